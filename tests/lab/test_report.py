@@ -30,7 +30,7 @@ from decoupled.lab.report.sources import Sources, read_sources
 from decoupled.lab.report.studies import adapted_sections
 from decoupled.lab.report.sweeps import main_curve, query_times, sweep_sections
 from decoupled.lab.report.write import sections_of, tiles
-from decoupled.lab.study.suggest import best_trade_off
+from decoupled.lab.study.knees import best_trade_off
 from samples import sample_results, sweep_lines
 
 

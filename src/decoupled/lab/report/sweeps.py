@@ -9,7 +9,7 @@ from statistics import median
 
 from decoupled.lab.report.figure import Axis, Lines, Mark, Point, Section, Series
 from decoupled.lab.report.sources import Json
-from decoupled.lab.study.suggest import KEEP, best_trade_off, knees
+from decoupled.lab.study.knees import KEEP, best_trade_off, knees
 
 SPLIT = Axis(title="split (layers that read each text alone)", whole=True)
 Sweep = Sequence[Json]

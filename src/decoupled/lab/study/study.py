@@ -1,4 +1,4 @@
-"""`sweep`, `layers` and `suggest_split`: where to split a model, by a user's own judged pairs."""
+"""`sweep` and `layers`: where to split a model, by a user's own judged pairs."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from decoupled.errors import InputError
 from decoupled.index.documents import Pair
 from decoupled.lab.bench.report import commit
 from decoupled.lab.study.layers import layer_curves
-from decoupled.lab.study.suggest import Suggestion, suggest
 from decoupled.lab.study.sweep import Sweep, Training, run_sweep
 from decoupled.model.codec import parse_codec
 from decoupled.model.model import Model
 from decoupled.model.progress import Progress
-from decoupled.train.data.prepare import Prepared, prepare
+from decoupled.train.data.prepare import prepare
 from decoupled.train.place import Progress as TrainingProgress
 from decoupled.train.recipe import Recipe
 from decoupled.train.run import suited
+from decoupled.train.suggest import judging, suggest
 
 
 def sweep(  # noqa: PLR0913 (the options of a sweep)
@@ -45,7 +44,7 @@ def sweep(  # noqa: PLR0913 (the options of a sweep)
     of each line, and whether it was measured now; `progress` of what training logs.
     """
     parse_codec(codec)
-    ready = _judged(model, data, task, limit)
+    ready = judging(model, data, task, limit)
     examples, training = ready.examples(model), None
     if train is not None:
         training = Training(
@@ -98,7 +97,7 @@ def layers(
 
     `passages` are each read beside `queries` queries; `others` are models to compare, by name.
     """
-    ready = _judged(model, data, task, None)
+    ready = judging(model, data, task, None)
     curves = layer_curves(
         model,
         ready.examples(model),
@@ -110,21 +109,3 @@ def layers(
     suggestion = suggest(curves.crossing_query, curves.crossing_passage)
     facts = {"kind": "layers", "commit": commit(), "task": ready.task.name, **curves.to_json()}
     return {**facts, "suggestion": suggestion.to_json()}
-
-
-def suggest_split(
-    model: Model, data: Iterable[Pair], *, limit: int = 200, progress: Progress | None = None
-) -> Suggestion:
-    """The deepest split that leaves half of the attention between both texts above it, to be distilled."""
-    examples = _judged(model, data, "pairs", limit).examples(model)
-    curves = layer_curves(model, examples, passages=50, progress=progress)
-    return suggest(curves.crossing_query, curves.crossing_passage)
-
-
-def _judged(model: Model, data: Iterable[Pair], task: str, limit: int | None) -> Prepared:
-    if not model.spec.heads:
-        raise InputError(
-            "the model has no head, so there is nothing to judge; fine-tune it first: "
-            "decoupled distill MODEL -o OUT --data DATA --recipe plain"
-        )
-    return prepare(data, model, task, train=False, limit=limit)
