@@ -21,7 +21,7 @@ from decoupled.errors import InputError
 from decoupled.index.index import Index
 from decoupled.lab.bench import ceiling, contenders, memory, race, report
 from decoupled.lab.bench.contenders import CROSS_ENCODER, JOINT, OPENVINO
-from decoupled.lab.bench.results import Results, compare, joint_flops, key_of, query_flops
+from decoupled.lab.bench.report import Results, compare, joint_flops, key_of, query_flops
 from decoupled.lab.bench.shapes import (
     PASSAGE_TOKENS,
     QUERY_TOKENS,
@@ -92,15 +92,15 @@ def test_our_ways_rank_the_same_candidates(checkpoint, work):
     # int8 codes and repeated passages: the scores decide, ties may fall either way.
     worst = sorted(scores.values())[-10]
     assert all(scores[i] >= worst - 0.05 for i in best)
-    assert exact.facts()["states_in_memory"] > 40 * PASSAGE_TOKENS * TINY.width
+    assert exact.facts["states_in_memory"] > 40 * PASSAGE_TOKENS * TINY.width
     assert opened[JOINT].rank(made.queries[1], 40, 10)[0] in made.ids
 
 
 def test_an_index_that_was_begun_and_left_empty_is_filled(checkpoint, tmp_path):
     folder, made = tmp_path / "m", texts(3)
     Model.split(checkpoint, at=TINY.split).save(folder)
-    Index.create(tmp_path / "i", folder, codec=contenders.CODEC).close()
-    with contenders._index(tmp_path / "i", folder, made, "torch") as index:
+    Index.create(tmp_path / "m.idx", folder, codec=contenders.CODEC).close()
+    with contenders._index(folder, made, "torch") as index:
         assert len(index) == 3
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from decoupled.errors import DecoupledError
 from decoupled.lab.bench.memory import in_use, memory_now, peak_since, reset_peak
@@ -18,16 +18,6 @@ from decoupled.lab.bench.shapes import shape_named, texts, write_checkpoint
 
 BEST = 10
 """Ids that a query returns: as many as people show."""
-
-
-class Contender(Protocol):
-    """Something that ranks the passages of the race."""
-
-    def rank(self, query: str, count: int, best: int) -> list[str]:
-        """Ids of the best of the first `count` passages."""
-
-    def facts(self) -> dict[str, Any]:
-        """What a table should know about it."""
 
 
 def main() -> None:
@@ -82,7 +72,7 @@ class State:
         self.base = in_use(device)
         stays = memory_now() - before
         held = {"open_bytes": stays, "loaded_bytes": self.base}
-        return {"open_s": opened, **held, **self.contender.facts()}
+        return {"open_s": opened, **held, **self.contender.facts}
 
     def first(self, count: int) -> dict[str, Any]:
         """The first query of that size: its time, the most that it added to what opening left, and in all."""
@@ -98,7 +88,7 @@ class State:
 
     def stages(self, count: int) -> dict[str, Any]:
         """Where the time of a query goes; empty for contenders that do not know."""
-        if not hasattr(self.contender, "stages"):
+        if self.contender.stages is None:
             return {}
         times = [self.contender.stages(q, count, BEST) for q in self.texts.queries[:3]]
         return {name: sorted(one[name] for one in times)[1] for name in times[0]}
