@@ -28,14 +28,14 @@ KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """Everything that was read."""
+    """Everything that was read: what figures are drawn from, by kind."""
 
-    sweeps: tuple[tuple[Json, ...], ...] = ()
+    sweep: Sequence[Sequence[Json]] = ()
     """The lines of each sweep, in order of the splits."""
-    layers: tuple[Json, ...] = ()
-    costs: tuple[Json, ...] = ()
-    benches: tuple[Json, ...] = ()
-    adapted: tuple[Json, ...] = ()
+    layers: Sequence[Json] = ()
+    cost: Sequence[Json] = ()
+    bench: Sequence[Json] = ()
+    adapt: Sequence[Json] = ()
     """What `adapt` says of a model."""
     skipped: tuple[str, ...] = ()
     """Names of files that hold none of these."""
@@ -43,8 +43,8 @@ class Sources:
 
 def read_sources(paths: Iterable[Path]) -> Sources:
     """Read files, and folders of files; one that holds nothing of use is named, none at all is an error."""
-    read: dict[str, list[Any]] = {kind: [] for kind in KINDS}
-    skipped = []
+    read: dict[str, list[Any]] = {}
+    skipped: list[str] = []
     for path in _files(paths):
         documents = _documents(path)
         kind = documents[0].get("kind") if documents else None
@@ -52,24 +52,15 @@ def read_sources(paths: Iterable[Path]) -> Sources:
             skipped.append(path.name)  # a race that was cut off has no rows
             continue
         _check(path, documents, kind)
-        if kind == "sweep":
-            read[kind].append(tuple(sorted(documents, key=lambda line: line["split"])))
-        else:
-            read[kind].append(documents[0])
-    if not any(read.values()):
+        lines = tuple(sorted(documents, key=lambda line: line.get("split", 0)))
+        read.setdefault(kind, []).append(lines if kind == "sweep" else documents[0])
+    if not read:
         named = ", ".join(skipped) or "no file"
         raise InputError(
             f"nothing to draw in {named}; give what `decoupled lab sweep`, `layers`, `cost`, `bench` or "
             "`decoupled adapt` wrote"
         )
-    return Sources(
-        sweeps=tuple(read["sweep"]),
-        layers=tuple(read["layers"]),
-        costs=tuple(read["cost"]),
-        benches=tuple(read["bench"]),
-        adapted=tuple(read["adapt"]),
-        skipped=tuple(skipped),
-    )
+    return Sources(**read, skipped=tuple(skipped))
 
 
 def _files(paths: Iterable[Path]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Figures of sweeps: score, speed-up and time against the split."""
+"""Figures of sweeps: score and speed-up against the split."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ def sweep_sections(sweeps: Sequence[Sweep]) -> list[Section]:
     sections = []
     for name in dict.fromkeys(map(dataset_of, sweeps)):
         own = [lines for lines in sweeps if dataset_of(lines) == name]
-        figures = [_against_split(name, own), _speedups(name, own[0]), _against_time(name, own)]
-        drawn = tuple(figure for figure in figures if figure is not None)
-        sections.append(Section(title=name, text=_verdict(own), figures=drawn))
+        figures = (_against_split(name, own), _speedups(name, own[0]))
+        sections.append(Section(title=name, text=_verdict(own), figures=figures))
     return sections
 
 
@@ -154,46 +153,6 @@ def query_times(lines: Sweep) -> dict[int, float]:
             clock = line["latency_ms"]
             times[line["split"]] = typical * clock["split"]["median"] / clock["joint"]["median"]
     return times
-
-
-def _against_time(name: str, sweeps: Sequence[Sweep]) -> Lines | None:
-    series: list[Series] = []
-    every: list[Point] = []
-    for lines in sweeps:
-        times = query_times(lines)
-        points = tuple(
-            Point(x=times[line["split"]], y=line["score"], note=f"k={line['split']}")
-            for line in lines
-            if line["split"] in times
-        )
-        if points:
-            words = f"{_model(lines)}, {_training(lines)}"
-            series.append(Series(name=words, points=points, line=False))
-            every += points
-    if not every:
-        return None
-    metric = sweeps[0][0]["metric"]
-    return Lines(
-        name=f"{name}-pareto",
-        title=f"{name}: {metric} against the time of a query",
-        caption=(
-            f"{sweeps[0][0].get('candidates', 0)} passages, scaled to the joint model's median. The line "
-            "joins the splits that no other beats."
-        ),
-        x=Axis(title="milliseconds", log=True),
-        y=Axis(title=metric),
-        series=(Series(name="Pareto front", points=front(every), dashed=True), *series),
-        commands=_commands(sweeps),
-    )
-
-
-def front(points: Sequence[Point]) -> tuple[Point, ...]:
-    """The points that no other beats in cost and score, by rising cost."""
-    best: list[Point] = []
-    for point in sorted(points, key=lambda p: (p.x, -p.y)):
-        if not best or point.y > best[-1].y:
-            best.append(point)
-    return tuple(best)
 
 
 def _model(lines: Sweep) -> str:
