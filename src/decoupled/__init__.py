@@ -30,7 +30,7 @@ _MOVED = {
     "fit_cascade": "search.late_interaction",
     "fit_scoring": "train.fit.scoring",
     "info": "measure.info",
-    "layers": "lab.study.study",
+    "layers": "lab.study.layers",
     "plan": "lab.capacity",
     "recipe": "train.run",
     "reindex": "index.build",

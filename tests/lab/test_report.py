@@ -28,9 +28,14 @@ from decoupled.lab.report.figure import (
 )
 from decoupled.lab.report.sources import Sources, read_sources
 from decoupled.lab.report.studies import adapted_sections
-from decoupled.lab.report.sweeps import main_curve, query_times, sweep_sections
+from decoupled.lab.report.sweeps import (
+    best_trade_off,
+    knees,
+    main_curve,
+    query_times,
+    sweep_sections,
+)
 from decoupled.lab.report.write import sections_of, tiles
-from decoupled.lab.study.knees import best_trade_off
 from samples import sample_results, sweep_lines
 
 
@@ -170,6 +175,22 @@ def test_a_model_that_says_one_thing_of_all_pairs_suggests_no_split():
         assert "do not tell where to split" in sweep_sections(sources.sweep)[0].text
         assert tiles(sources) == {}
     assert "k=2" in sweep_sections((tuple(sweep_lines()),))[0].text
+
+
+def test_the_best_trade_off_is_the_deepest_that_keeps_the_score():
+    scores = {0: 88.5, 8: 88.0, 9: 87.1, 10: 85.0, 11: 87.5}
+    assert best_trade_off(scores) == 9
+    assert best_trade_off(scores, keep=0.5) == 11
+    assert best_trade_off({0: 50.0, 1: 10.0}) == 0
+    with pytest.raises(InputError, match="without the joint model"):
+        best_trade_off({1: 3.0})
+
+
+def test_the_knees_are_where_loss_begins_and_where_it_runs():
+    scores = {0: 80.0, 1: 80.1, 2: 79.9, 3: 79.5, 4: 78.0, 5: 70.0, 6: 50.0}
+    assert knees(scores) == (3, 5)
+    with pytest.raises(InputError, match="at least 3"):
+        knees({0: 1.0, 1: 0.5})
 
 
 def test_two_points_are_no_curve():

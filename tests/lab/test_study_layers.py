@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from decoupled.errors import InputError
-from decoupled.lab.study.knees import best_trade_off, knees
 from decoupled.lab.study.layers import layer_curves
 from decoupled.lab.study.timing import memory
 from decoupled.model.model import Model
@@ -73,26 +72,6 @@ def test_pair_tasks_have_curves_too(model):
     whole = model("bert", "classes", num_labels=2)
     full = tokenise(class_pairs(32), whole.tokenizer, TASKS["boolq"], train=False)
     assert np.isfinite(layer_curves(whole, full, passages=4, queries=3).variance).all()
-
-
-# Where to split -----------------------------------------------------------------------------------
-
-
-def test_the_best_trade_off_is_the_deepest_that_keeps_the_score():
-    scores = {0: 88.5, 8: 88.0, 9: 87.1, 10: 85.0, 11: 87.5}
-    assert best_trade_off(scores) == 9
-    assert best_trade_off(scores, keep=0.5) == 11
-    assert best_trade_off({0: 50.0, 1: 10.0}) == 0
-    with pytest.raises(InputError, match="without the joint model"):
-        best_trade_off({1: 3.0})
-
-
-def test_the_knees_are_where_loss_begins_and_where_it_runs():
-    scores = {0: 80.0, 1: 80.1, 2: 79.9, 3: 79.5, 4: 78.0, 5: 70.0, 6: 50.0}
-    found = knees(scores)
-    assert (found.first, found.second) == (3, 5)
-    with pytest.raises(InputError, match="at least 3"):
-        knees({0: 1.0, 1: 0.5})
 
 
 # Memory -------------------------------------------------------------------------------------------

@@ -18,8 +18,13 @@ from decoupled.lab.report.figure import Figure, Section, shown, to_csv
 from decoupled.lab.report.money import cost_sections, peer_sections
 from decoupled.lab.report.sources import Sources, read_sources
 from decoupled.lab.report.studies import adapted_sections, layer_sections
-from decoupled.lab.report.sweeps import dataset_of, main_curve, says_nothing, sweep_sections
-from decoupled.lab.study.knees import best_trade_off
+from decoupled.lab.report.sweeps import (
+    best_trade_off,
+    dataset_of,
+    main_curve,
+    says_nothing,
+    sweep_sections,
+)
 
 LEAD = "What a split loses, what it saves, and where to split."
 

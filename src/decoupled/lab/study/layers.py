@@ -9,7 +9,7 @@ Shapes: B pairs in G groups of N, P passage tokens, T tokens of both texts, D wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -19,6 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoupled.errors import InputError
+from decoupled.index.documents import Pair
+from decoupled.lab.bench.report import commit
 from decoupled.measure.table import Table
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
@@ -26,7 +28,15 @@ from decoupled.model.progress import Progress
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.examples import Examples
 from decoupled.train.reshape import teacher_of
-from decoupled.train.suggest import CrossingSums, Curve, crossed, layer_states, study_batches
+from decoupled.train.suggest import (
+    CrossingSums,
+    Curve,
+    crossed,
+    judging,
+    layer_states,
+    study_batches,
+    suggest,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +69,34 @@ class LayerStudy:
     def to_json(self) -> dict[str, Any]:
         """Plain values, rounded."""
         return {name: _rounded(value) for name, value in asdict(self).items()}
+
+
+def layers(
+    model: Model,
+    *,
+    data: Iterable[Pair],
+    task: str = "pairs",
+    others: Mapping[str, Model] | None = None,
+    passages: int = 100,
+    queries: int = 5,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """How each layer uses the other text, how far splits depart from the joint model, and where to split.
+
+    `passages` are each read beside `queries` queries; `others` are models to compare, by name.
+    """
+    ready = judging(model, data, task, None)
+    curves = layer_curves(
+        model,
+        ready.examples(model),
+        others=others,
+        passages=passages,
+        queries=queries,
+        progress=progress,
+    )
+    suggestion = suggest(curves.crossing_query, curves.crossing_passage)
+    facts = {"kind": "layers", "commit": commit(), "task": ready.task.name, **curves.to_json()}
+    return {**facts, "suggestion": suggestion.to_json()}
 
 
 def layer_curves(
