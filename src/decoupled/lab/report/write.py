@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from html import escape
@@ -86,19 +86,15 @@ def sections_of(sources: Sources) -> tuple[Section, ...]:
         *cost_sections(sources.cost),
         *peer_sections(sources.bench),
     )
-    return tuple(_apart(sections))
-
-
-def _apart(sections: Iterable[Section]) -> Iterator[Section]:
-    """Two studies of one dataset must not share names: they are those of files and of places in the page."""
+    # Two studies of one dataset must not share names, which are those of files and of anchors in the page.
     seen: Counter[str] = Counter()
-    for section in sections:
-        figures = []
-        for figure in section.figures:
-            seen[figure.name] += 1
-            count = seen[figure.name]
-            figures.append(replace(figure, name=f"{figure.name}-{count}") if count > 1 else figure)
-        yield replace(section, figures=tuple(figures))
+
+    def own(figure: Figure) -> Figure:
+        seen[figure.name] += 1
+        count = seen[figure.name]
+        return replace(figure, name=f"{figure.name}-{count}") if count > 1 else figure
+
+    return tuple(replace(one, figures=tuple(map(own, one.figures))) for one in sections)
 
 
 def tiles(sources: Sources) -> dict[str, str]:
