@@ -29,10 +29,10 @@ import torch
 from decoupled.index.encode import encode_texts
 from decoupled.lab.bench import shapes
 from decoupled.lab.bench.contenders import NARROW
-from decoupled.lab.bench.memory import in_use, peak_since, reset_peak
 from decoupled.lab.bench.peers import cross_encoder_model, ranker
 from decoupled.lab.bench.report import joint_flops
 from decoupled.lab.bench.shapes import PASSAGE_TOKENS, QUERY_TOKENS, Shape
+from decoupled.lab.bench.worker import in_use, peak_since, reset_peak
 from decoupled.lab.script import options, write_report
 from decoupled.model.codec import Codec, fit_codec
 from decoupled.model.model import Model

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from commands import Commands
 from decoupled.errors import InputError
 from decoupled.index.index import Index
-from decoupled.lab.bench import ceiling, contenders, memory, race, report
+from decoupled.lab.bench import ceiling, contenders, race, report
 from decoupled.lab.bench.contenders import CROSS_ENCODER, JOINT, OPENVINO
 from decoupled.lab.bench.report import Results, compare, joint_flops, key_of, query_flops
 from decoupled.lab.bench.shapes import (
@@ -30,7 +30,7 @@ from decoupled.lab.bench.shapes import (
     texts,
     write_checkpoint,
 )
-from decoupled.lab.bench.worker import State
+from decoupled.lab.bench.worker import State, memory_now, peak_since, reset_peak
 from decoupled.model.hf.convert import family_of
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
@@ -180,14 +180,14 @@ def counted_spec(shape):
 def test_the_peak_of_a_query_is_seen():
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("only Linux tells")
-    memory.reset_peak("cpu")
-    before = memory.memory_now()
+    reset_peak("cpu")
+    before = memory_now()
     block = np.ones(8_000_000)
     del block
-    peak = memory.peak_since("cpu") - before
+    peak = peak_since("cpu") - before
     assert 50e6 < peak < 200e6
-    memory.reset_peak("cpu")
-    assert memory.peak_since("cpu") - memory.memory_now() < 30e6
+    reset_peak("cpu")
+    assert peak_since("cpu") - memory_now() < 30e6
 
 
 def test_ceilings_are_measured_or_explained(monkeypatch):

@@ -8,7 +8,6 @@ import platform
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from decoupled.lab.bench import contenders
 from decoupled.lab.bench.shapes import PASSAGE_TOKENS, QUERY_TOKENS, Shape, shape_named
 from decoupled.lab.report.figure import Axis, Bar, Bars
 from decoupled.measure.table import Table
+from decoupled.runtime.cpu import installed_version
 
 SPEED = ("contender", "p50 ms", "p95 ms", "pairs/s", "faster", "memory")
 RATES = ("contender", "arithmetic", "GFLOP", "GFLOP/s", "of ceiling")
@@ -38,12 +38,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
-    for package in PACKAGES:
-        try:
-            facts[package] = version(package)
-        except PackageNotFoundError:
-            facts[package] = None
-    return facts
+    return facts | {package: installed_version(package) for package in PACKAGES}
 
 
 def commit(root: Path | None = None) -> str | None:
@@ -175,20 +170,18 @@ def _ratio(base: Json, cell: Json) -> float:
 
 def _rate(row: Json, ceilings: Json) -> Json:
     """FLOP/s of the part that reads pairs, and its share of the machine's ceiling."""
-    if "p50_ms" not in row or row["shape"] not in contenders.RACED:
+    name = row["contender"]
+    way = contenders.OURS.get(name, ("", "joint"))[1]
+    countable = way in ("exact", "one-way", "joint") and name not in contenders.OWN_SHAPE
+    if "p50_ms" not in row or row["shape"] not in contenders.RACED or not countable:
         return {}
-    name, shape = row["contender"], shape_named(row["shape"])
-    way = contenders.OURS.get(name, ("", ""))[1]
-    if name in (contenders.FLASHRANK, contenders.MODERN) or way == "cascade" or "narrow" in way:
-        return {}
-    if way in ("exact", "one-way"):
-        flops = row["top"] * query_flops(
-            shape, QUERY_TOKENS, PASSAGE_TOKENS, one_way=way == "one-way"
-        )
-        milliseconds = row.get("stages_ms", {}).get("cross_ms", row["p50_ms"])
-    else:
+    shape, milliseconds = shape_named(row["shape"]), row["p50_ms"]
+    if way == "joint":
         flops = row["top"] * joint_flops(shape, QUERY_TOKENS + PASSAGE_TOKENS)
-        milliseconds = row["p50_ms"]
+    else:
+        pair = query_flops(shape, QUERY_TOKENS, PASSAGE_TOKENS, one_way=way == "one-way")
+        flops = row["top"] * pair
+        milliseconds = row.get("stages_ms", {}).get("cross_ms", milliseconds)
     rate = flops / milliseconds / 1e6
     kind = contenders.arithmetic(name, row)
     facts: Json = {
@@ -206,7 +199,7 @@ def _rate(row: Json, ceilings: Json) -> Json:
 
 def layer_flops(shape: Shape, tokens: int, rows: int) -> int:
     """One layer that computes `rows` of `tokens`: keys and values of all, the rest of its rows."""
-    layer = shape.spec().layers[0]
+    layer = shape.encoder().layers[0]
     return 2 * layer.macs(shape.width, rows=rows, tokens=tokens)
 
 
@@ -278,14 +271,12 @@ def _arithmetic(row: Json) -> tuple[str, ...]:
 
 def ceiling_line(ceilings: Json) -> str:
     """The ceilings in words."""
-    kinds = (k for k in ("fp32", "bf16", "int8") if k in ceilings)
-    rates = (
-        f"{k} {ceilings[k]:.0f} GFLOP/s"
-        if isinstance(ceilings[k], float)
-        else f"{k}: {ceilings[k]}"
-        for k in kinds
+    rates = {kind: ceilings[kind] for kind in ("fp32", "bf16", "int8") if kind in ceilings}
+    words = (
+        f"{kind} {rate:.0f} GFLOP/s" if isinstance(rate, float) else f"{kind}: {rate}"
+        for kind, rate in rates.items()
     )
-    return "fastest matrix products measured: " + "; ".join(rates)
+    return "fastest matrix products measured: " + "; ".join(words)
 
 
 # Pictures -----------------------------------------------------------------------------------------
