@@ -90,8 +90,8 @@ def contenders(device: str, *, quick: bool) -> list[str]:
         peers = [CROSS_ENCODER]
     elif device != "cpu":
         peers = [CROSS_ENCODER, COMPILED, MODERN]
-    ours = (name for name, (runtime, _) in OURS.items() if device != "cpu" or runtime != "cuda")
-    return [*peers, *ours]
+    gpu = device != "cpu"
+    return [*peers, *(n for n, (runtime, _) in OURS.items() if gpu or "cuda" not in runtime)]
 
 
 def missing(name: str) -> str | None:

@@ -140,8 +140,8 @@ def _scale(axes: Any, figure: Lines, points: Sequence[Any]) -> None:
             getattr(axes, f"set_{name}lim")(0)
     if figure.x.whole:
         axes.xaxis.get_major_locator().set_params(integer=True)
-        if len(places := {p.x for p in points}) == 1:
-            axes.set_xlim(min(places) - 0.5, min(places) + 0.5)
+        if len(positions := {p.x for p in points}) == 1:
+            axes.set_xlim(min(positions) - 0.5, min(positions) + 0.5)
 
 
 def _bars(figure: Bars, axes: Any) -> None:

@@ -130,7 +130,7 @@ def layer_curves(
     still = Model.split(joint, at=0, positions="offset") if moving else joint
     with torch.inference_mode():
         for batch in study_batches(joint, chosen, progress):
-            sums.add(joint.net, batch, compared)
+            sums.add(joint.net, batch)
             sums.add_variance(still.net, batch)
     return sums.result(pairs=len(chosen), passages=chosen.groups)
 
@@ -139,19 +139,18 @@ class _Sums:
     """Running sums over the tokens of all batches."""
 
     def __init__(self, layers: int, queries: int, compared: Mapping[str, Model]) -> None:
-        self.layers, self.queries = layers, queries
+        self.layers, self.queries, self.compared = layers, queries, compared
         self.variance: list[list[float]] = []
         self.crossing = CrossingSums(layers)
         self.distance = {name: np.zeros((2, layers + 1)) for name in compared}
-        self.splits = {name: model.spec.split for name, model in compared.items()}
 
-    def add(self, net: PairEncoder, batch: Batch, compared: Mapping[str, Model]) -> None:
+    def add(self, net: PairEncoder, batch: Batch) -> None:
         joint = layer_states(net, batch)
         query = batch.query_ids.shape[1]
         sides = (slice(0, query), slice(query, None))
         real = batch.real
         self.crossing.add(net, batch, joint)
-        for name, model in compared.items():
+        for name, model in self.compared.items():
             # Layers that a model has beyond the joint one's have nothing to be compared with.
             theirs = layer_states(model.net, batch).states[: self.layers + 1]
             for number, (ours, other) in enumerate(zip(joint.states, theirs, strict=True)):
@@ -182,7 +181,8 @@ class _Sums:
         distances = {}
         for name, sums in self.distance.items():
             query, passage = map(tuple, (sums / tokens).tolist())
-            distances[name] = Distance(split=self.splits[name], query=query, passage=passage)
+            split = self.compared[name].spec.split
+            distances[name] = Distance(split=split, query=query, passage=passage)
         return LayerStudy(
             layers=self.layers,
             pairs=pairs,

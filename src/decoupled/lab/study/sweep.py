@@ -318,13 +318,15 @@ def run_sweep(
     if wrong := [k for k in splits if not 0 <= k <= last]:
         raise InputError(f"split {wrong[0]} is asked for, but the encoder has {last} layers")
     known = {line["split"]: line for line in _own_lines(swept, out)}
-    _rewrite(out, list(known.values()))
+    out.parent.mkdir(parents=True, exist_ok=True)
     for at in splits:
         fresh = at not in known
         if fresh:
             known[at] = measure_split(swept, at, progress)
-            with out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(known[at]) + "\n")
+            # The whole file in one step: what a kill cut off goes, and nothing is cut off.
+            draft = out.with_name(f".{out.name}.draft")
+            draft.write_text("".join(json.dumps(line) + "\n" for line in known.values()), "utf-8")
+            draft.replace(out)
             if (folder := _run_folder(swept, at)) is not None:
                 checkpoint.clear(folder)
         if on_split is not None:
@@ -342,14 +344,6 @@ def _own_lines(swept: Sweep, out: Path) -> list[dict[str, Any]]:
                     f"{name}={value!r}; choose another file, or delete it"
                 )
     return lines
-
-
-def _rewrite(out: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """Only whole lines: what a kill cut off goes before anything is appended."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    draft = out.with_name(f".{out.name}.draft")
-    draft.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    draft.replace(out)
 
 
 def sweep_table(lines: Sequence[dict[str, Any]]) -> Table:
