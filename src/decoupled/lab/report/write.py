@@ -42,7 +42,8 @@ class Written:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {**vars(self), "page": str(self.page), "folder": str(self.folder)}
+        values = vars(self).items()
+        return {name: str(v) if isinstance(v, Path) else list(v) for name, v in values}
 
 
 def report(
