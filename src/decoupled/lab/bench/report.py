@@ -93,24 +93,17 @@ class Results:
         """
         if self.data["cells"]:  # those of a file that names no commit may be of any
             self.data.setdefault("commit", None)
-        self._check({**setting, "processor": machine.get("processor")})
-        about = {
-            "kind": "bench",
-            "command": f"decoupled lab bench --preset {preset}",
-            "preset": preset,
-        }
-        now = {**setting, "machine": machine}
-        self.data = {**about, **now, **self.data, **now}
-
-    def _check(self, setting: Json) -> None:
-        """Raise where the file says that its cells were raced otherwise."""
         known = {**self.data.get("ceiling", {}), **self.data.get("machine", {}), **self.data}
-        for name, value in setting.items():
+        for name, value in {**setting, "processor": machine.get("processor")}.items():
             if known.get(name, value) != value:
                 raise InputError(
                     f"{self.path} holds times of {name}={known[name]!r}, and this race has "
                     f"{name}={value!r}; name another file"
                 )
+        command = f"decoupled lab bench --preset {preset}"
+        about = {"kind": "bench", "command": command, "preset": preset}
+        now = {**setting, "machine": machine}
+        self.data = {**about, **now, **self.data, **now}
 
     def has(self, key: str) -> bool:
         """Was the cell raced to its end? One that was skipped or cut off is tried again."""
@@ -184,11 +177,7 @@ def _rate(row: Json, ceilings: Json) -> Json:
         milliseconds = row.get("stages_ms", {}).get("cross_ms", milliseconds)
     rate = flops / milliseconds / 1e6
     kind = contenders.arithmetic(name, row)
-    facts: Json = {
-        "gflop": round(flops / 1e9, 2),
-        "gflops": round(rate, 1),
-        "arithmetic": kind,
-    }
+    facts: Json = {"gflop": round(flops / 1e9, 2), "gflops": round(rate, 1), "arithmetic": kind}
     if isinstance(ceilings.get(kind), float) and ceilings[kind] > 0:
         facts["of_ceiling"] = round(rate / ceilings[kind], 3)
     return facts
@@ -290,25 +279,20 @@ def figures(rows: Sequence[Json]) -> list[Bars]:
             title=f"Milliseconds of a query: {shape}, {top} passages",
             caption="Medians of queries in turns, as many as each bar says.",
             x=Axis(title="milliseconds", zero=True, unit=" ms"),
-            bars=tuple(
-                Bar(
-                    name=row["contender"],
-                    value=row["p50_ms"],
-                    note=_note(row),
-                    group="ours" if row["contender"].startswith("decoupled") else "",
-                )
-                for row in group
-            ),
+            bars=tuple(map(_bar, group)),
         )
         for (shape, top), group in grouped(rows).items()
     ]
 
 
-def _note(row: Json) -> str:
+def _bar(row: Json) -> Bar:
+    name = row["contender"]
     times = f"{row['speedup']:.1f} times {row['baseline']}" if "speedup" in row else ""
     turns = f"{row['turns']} queries" if "turns" in row else ""
     spread = f"p95 {row['p95_ms']:.1f} ms" if "p95_ms" in row else ""
-    return ", ".join(part for part in (turns, spread, times) if part)
+    note = ", ".join(part for part in (turns, spread, times) if part)
+    group = "ours" if name.startswith("decoupled") else ""
+    return Bar(name=name, value=row["p50_ms"], note=note, group=group)
 
 
 def plot(rows: Sequence[Json], path: Path) -> None:

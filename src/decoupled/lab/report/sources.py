@@ -51,7 +51,10 @@ def read_sources(paths: Iterable[Path]) -> Sources:
         if kind not in KINDS or (kind == "bench" and not documents[0].get("rows")):
             skipped.append(path.name)  # a race that was cut off has no rows
             continue
-        _check(path, documents, kind)
+        if lacking := [n for one in documents for n in KINDS[kind] if n not in one]:
+            raise InputError(
+                f"{path} says that it is of `{kind}` and lacks {lacking[0]!r}; make it again, or leave it out"
+            )
         lines = tuple(sorted(documents, key=lambda line: line.get("split", 0)))
         read.setdefault(kind, []).append(lines if kind == "sweep" else documents[0])
     if not read:
@@ -71,16 +74,6 @@ def _files(paths: Iterable[Path]) -> list[Path]:
         inside = path.iterdir() if path.is_dir() else [path]
         files += sorted(p for p in inside if path == p or p.suffix in (".json", ".jsonl"))
     return files
-
-
-def _check(path: Path, documents: Sequence[Json], kind: str) -> None:
-    """Raise where a file says what it is and lacks what figures are drawn from."""
-    for document in documents:
-        lacking = [name for name in KINDS[kind] if name not in document]
-        if lacking:
-            raise InputError(
-                f"{path} says that it is of `{kind}` and lacks {lacking[0]!r}; make it again, or leave it out"
-            )
 
 
 def _documents(path: Path) -> list[Json]:
