@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from decoupled.errors import InputError
-from decoupled.lab.study.layers import layer_curves
+from decoupled.lab.study.layers import layer_curves, layers
 from decoupled.lab.study.timing import memory
 from decoupled.model.model import Model
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.suggest import crossing, layer_states
+from decoupled.train.suggest import crossing, layer_states, suggest_split
 from toy import class_pairs, span_pairs
 
 
@@ -99,3 +99,9 @@ def test_a_split_holds_less_than_the_joint_model(model):
         return memory(lambda: tested.net.cross(q, real[0], p, real[1], heads=["rank"]))
 
     assert pair(Model.split(whole, at=2)).requested < pair(whole).requested
+
+
+def test_the_suggestion_of_a_split_is_that_of_the_study(model):
+    whole, pairs = model("bert", "span"), span_pairs(24)
+    study = layers(whole, data=pairs, passages=50)
+    assert suggest_split(whole, pairs).to_json() == study["suggestion"]
