@@ -19,8 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from commands import Commands
 from decoupled.errors import InputError
 from decoupled.index.index import Index
-from decoupled.lab.bench import ceiling, contenders, race, report
-from decoupled.lab.bench.contenders import CROSS_ENCODER, JOINT, OPENVINO
+from decoupled.lab.bench import ceiling, contenders, peers, race, report
+from decoupled.lab.bench.contenders import CROSS_ENCODER, JOINT
 from decoupled.lab.bench.report import Results, compare, joint_flops, key_of, query_flops
 from decoupled.lab.bench.shapes import (
     PASSAGE_TOKENS,
@@ -108,8 +108,6 @@ def test_the_openvino_peer_keeps_to_the_threads_of_the_race(monkeypatch):
     openvino = pytest.importorskip("openvino")
     from openvino import opset13 as op
 
-    from decoupled.lab.bench import peers
-
     monkeypatch.setattr(peers.os, "cpu_count", lambda: 4)
     given = op.parameter([2, 2], np.float32)
     model = openvino.Model([op.relu(given)], [given])
@@ -123,10 +121,10 @@ def test_openvino_int8_inside_the_cross_encoder_keeps_its_scores(checkpoint, wor
     for package in ("sentence_transformers", "openvino", "nncf"):
         pytest.importorskip(package)
     made = texts(12)
-    plain = contenders.open_contender(CROSS_ENCODER, TINY, checkpoint, made, work, "cpu")
-    quantised = contenders.open_contender(OPENVINO, TINY, checkpoint, made, work, "cpu")
+    plain = peers.cross_encoder_model(checkpoint, "cpu", compiled=False)
+    quantised = peers.openvino_model(checkpoint, made, work, threads=1)
     pairs = [(made.queries[0], p) for p in made.passages]
-    a, b = (c.model.predict(pairs, activation_fn=torch.nn.Identity()) for c in (plain, quantised))
+    a, b = (m.predict(pairs, activation_fn=torch.nn.Identity()) for m in (plain, quantised))
     assert np.abs(a - b).max() < 0.05 and np.abs(a - b).max() > 0
     assert np.corrcoef(a, b)[0, 1] > 0.8
 

@@ -72,6 +72,13 @@ def openvino_config(threads: int) -> dict[str, Any]:
 
 def openvino_int8(checkpoint: Path, texts: Texts, work: Path, threads: int) -> Contender:
     """`CrossEncoder` around a static int8 OpenVINO graph of its own model."""
+    notes = "converted by OpenVINO, static int8 by NNCF; optimum-intel does not go with these pins"
+    rank = ranker(openvino_model(checkpoint, texts, work, threads), texts)
+    return Contender(rank=rank, facts={"batch": BATCHES[0], "notes": notes})
+
+
+def openvino_model(checkpoint: Path, texts: Texts, work: Path, threads: int) -> Any:
+    """The `CrossEncoder` with that graph inside; the graph is kept in the folder `work`."""
     from sentence_transformers import CrossEncoder
 
     from decoupled.runtime.openvino import openvino
@@ -84,8 +91,7 @@ def openvino_int8(checkpoint: Path, texts: Texts, work: Path, threads: int) -> C
     compiled = core().compile_model(core().read_model(file), "CPU", openvino_config(threads))
     inner = model[0]
     inner.model = _openvino_module(inner.model.config, compiled)
-    notes = "converted by OpenVINO, static int8 by NNCF; optimum-intel does not go with these pins"
-    return Contender(rank=ranker(model, texts), facts={"batch": BATCHES[0], "notes": notes})
+    return model
 
 
 def _quantised(model: Any, texts: Texts) -> Any:
