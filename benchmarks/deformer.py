@@ -21,7 +21,7 @@ from decoupled.measure.counts import published_flops, published_speedup
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.head import HeadSpec
-from decoupled.model.spec import ModelSpec, with_split
+from decoupled.model.spec import ModelSpec, TextSpec, with_split
 from decoupled.model.tokens import Tokenizer
 
 TASKS = {
@@ -74,10 +74,9 @@ def encoder(shape: str) -> Model:
     words = {f"w{n}": n for n in range(8)}
     table = {"type": "WordLevel", "vocab": words, "unk_token": "w0"}
     written = {"version": "1.0", "added_tokens": [], "model": table}
-    plain = SHAPES[shape].spec()
-    spec = ModelSpec(
-        family="bert", encoder=plain.encoder, text=plain.text, heads=(HeadSpec(kind="span"),)
-    )
+    text = TextSpec(query_prefix=(), query_suffix=(), passage_prefix=(), passage_suffix=())
+    heads = (HeadSpec(kind="span"),)
+    spec = ModelSpec(family="bert", encoder=SHAPES[shape].encoder(), text=text, heads=heads)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return Model(PairEncoder(spec).eval(), Tokenizer(json.dumps(written), spec.text))

@@ -18,7 +18,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache, cached_property, partial
 from itertools import cycle
 from pathlib import Path
@@ -30,10 +29,10 @@ import torch
 from decoupled.index.encode import encode_texts
 from decoupled.lab.bench import shapes
 from decoupled.lab.bench.contenders import NARROW
-from decoupled.lab.bench.memory import in_use, peak_since, reset_peak
-from decoupled.lab.bench.peers import cross_encoder
-from decoupled.lab.bench.results import joint_flops
+from decoupled.lab.bench.peers import cross_encoder_model, ranker
+from decoupled.lab.bench.report import joint_flops
 from decoupled.lab.bench.shapes import PASSAGE_TOKENS, QUERY_TOKENS, Shape
+from decoupled.lab.bench.worker import in_use, peak_since, reset_peak
 from decoupled.lab.script import options, write_report
 from decoupled.model.codec import Codec, fit_codec
 from decoupled.model.model import Model
@@ -380,12 +379,11 @@ def joint(bench: Bench, subject: Subject, *, compiled: bool) -> dict[str, Any]:
 def peer(bench: Bench, subject: Subject, *sizes: int, compiled: bool = False) -> dict[str, Any]:
     """`CrossEncoder` from texts to ranking, over batch sizes."""
     _, few, top = bench.tops
-    given = replace(subject.texts, passages=subject.texts.passages[:top])
-    made = cross_encoder(subject.folder, given, bench.clock.device, compiled=compiled)
+    model = cross_encoder_model(subject.folder, bench.clock.device, compiled=compiled)
     tried = (8,) if bench.smoke else sizes
 
     def rank(count: int, batch: int) -> list[str]:
-        return replace(made, batch=batch).rank(subject.texts.queries[0], count, count)
+        return ranker(model, subject.texts, batch)(subject.texts.queries[0], count, count)
 
     works: Runs = {f"rerank {top} at {size}": partial(rank, top, size) for size in tried}
     fewer: Runs = {f"rerank {few} at {few}": partial(rank, few, few)}

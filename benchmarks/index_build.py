@@ -38,7 +38,7 @@ from bench_report import bytes_under, split_minilm, thin_minilm
 from decoupled import Added, Index, Model, Passage, build_index, read_passages
 from decoupled.index.encode import encode_texts
 from decoupled.index.ingest import PART
-from decoupled.lab.bench.memory import peak_since
+from decoupled.lab.bench.worker import peak_since
 from decoupled.lab.script import options, write_report
 from decoupled.runtime.base import Runtime
 

@@ -26,16 +26,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--work", type=Path)
     try:
-        found = bench(**vars(parser.parse_args()), progress=_note)
+        raced = bench(**vars(parser.parse_args()), progress=_note)
     except DecoupledError as error:
         sys.exit(f"error: {error}")
-    for table in report.tables(found["rows"]):
+    for table in report.tables(raced["rows"]):
         sys.stdout.write(f"\n{table.title}\n")
         for row in (table.columns, *table.rows):
             sys.stdout.write("\t".join(row) + "\n")
-    for line in report.skipped(found["rows"]):
+    for line in report.skipped(raced["rows"]):
         _note(line)
-    sys.stdout.write(report.ceiling_line(found["ceiling"]) + "\n")
+    sys.stdout.write(report.ceiling_line(raced["ceiling"]) + "\n")
 
 
 def _note(text: str) -> None:

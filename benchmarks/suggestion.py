@@ -12,8 +12,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from decoupled.lab.report.sweeps import KEEP, best_trade_off
 from decoupled.lab.script import options, write_report
-from decoupled.lab.study.suggest import KEEP, LEAVE, best_trade_off, suggest
+from decoupled.train.suggest import LEAVE, suggest
 
 TRIED = (0.5, 0.4, 0.3)
 """Shares that must remain; the default was chosen among them by this table, so its row is in-sample."""

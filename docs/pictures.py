@@ -14,7 +14,6 @@ from typing import Any
 from decoupled.lab.bench import report
 from decoupled.lab.report.draw import save
 from decoupled.lab.report.figure import Axis, Lines, Point, Series
-from decoupled.lab.report.sweeps import front
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -69,6 +68,15 @@ def compared() -> Lines:
         y=Axis(title="F1"),
         series=tuple(series),
     )
+
+
+def front(points: list[Point]) -> tuple[Point, ...]:
+    """The points that no other beats in cost and score, by rising cost."""
+    best: list[Point] = []
+    for point in sorted(points, key=lambda p: (p.x, -p.y)):
+        if not best or point.y > best[-1].y:
+            best.append(point)
+    return tuple(best)
 
 
 def smaller() -> Lines:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from commands import jsonl
-from decoupled.lab.bench.results import Results, compare, key_of
+from decoupled.lab.bench.report import Results, compare, key_of
 from decoupled.lab.cost import cost
 
 

@@ -18,7 +18,6 @@ from threshold import best_threshold
 from decoupled import Model
 from decoupled.lab.bench.report import commit
 from decoupled.lab.study.layers import layer_curves
-from decoupled.lab.study.suggest import suggest
 from decoupled.lab.tune import FIELDS, tune
 from decoupled.measure.metrics import paired_difference
 from decoupled.methods.count import pair_macs, parameters, weight_bytes
@@ -44,6 +43,7 @@ from decoupled.train.loop.loop import Report
 from decoupled.train.recipe import Recipe, override, recipe_named
 from decoupled.train.reshape import with_projection
 from decoupled.train.run import Data, Setting, train_model, with_head
+from decoupled.train.suggest import suggest
 
 SMOKE = {"optimiser.batch": 16, "optimiser.epochs": 1.0, "optimiser.tokens": None}
 SMOKE |= {

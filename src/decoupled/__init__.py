@@ -30,12 +30,12 @@ _MOVED = {
     "fit_cascade": "search.late_interaction",
     "fit_scoring": "train.fit.scoring",
     "info": "measure.info",
-    "layers": "lab.study.study",
+    "layers": "lab.study.layers",
     "plan": "lab.capacity",
     "recipe": "train.run",
     "reindex": "index.build",
     "report": "lab.report.write",
-    "suggest_split": "lab.study.study",
+    "suggest_split": "train.suggest",
     "train_reader": "train.recipe",
 }
 """Names that version 0.1 had here, and where they are now."""

@@ -10,7 +10,7 @@ from .index.build import build_index as build_index
 from .index.documents import read_pairs as read_pairs
 from .index.documents import read_passages as read_passages
 from .index.index import Index as Index
-from .lab.study.study import sweep as sweep
+from .lab.study.sweep import sweep as sweep
 from .lab.tune import tune as tune
 from .methods.pretrain.pretrain import pretrain as pretrain
 from .methods.shrink import shrink as shrink

@@ -19,9 +19,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from commands import Commands
 from decoupled.errors import InputError
 from decoupled.index.index import Index
-from decoupled.lab.bench import ceiling, contenders, memory, race, report
-from decoupled.lab.bench.contenders import CROSS_ENCODER, JOINT, OPENVINO
-from decoupled.lab.bench.results import Results, compare, joint_flops, key_of, query_flops
+from decoupled.lab.bench import ceiling, contenders, peers, race, report
+from decoupled.lab.bench.contenders import CROSS_ENCODER, JOINT
+from decoupled.lab.bench.report import Results, compare, joint_flops, key_of, query_flops
 from decoupled.lab.bench.shapes import (
     PASSAGE_TOKENS,
     QUERY_TOKENS,
@@ -30,7 +30,7 @@ from decoupled.lab.bench.shapes import (
     texts,
     write_checkpoint,
 )
-from decoupled.lab.bench.worker import State
+from decoupled.lab.bench.worker import State, memory_now, peak_since, reset_peak
 from decoupled.model.hf.convert import family_of
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
@@ -92,23 +92,21 @@ def test_our_ways_rank_the_same_candidates(checkpoint, work):
     # int8 codes and repeated passages: the scores decide, ties may fall either way.
     worst = sorted(scores.values())[-10]
     assert all(scores[i] >= worst - 0.05 for i in best)
-    assert exact.facts()["states_in_memory"] > 40 * PASSAGE_TOKENS * TINY.width
+    assert exact.facts["states_in_memory"] > 40 * PASSAGE_TOKENS * TINY.width
     assert opened[JOINT].rank(made.queries[1], 40, 10)[0] in made.ids
 
 
 def test_an_index_that_was_begun_and_left_empty_is_filled(checkpoint, tmp_path):
     folder, made = tmp_path / "m", texts(3)
     Model.split(checkpoint, at=TINY.split).save(folder)
-    Index.create(tmp_path / "i", folder, codec=contenders.CODEC).close()
-    with contenders._index(tmp_path / "i", folder, made, "torch") as index:
+    Index.create(tmp_path / "m.idx", folder, codec=contenders.CODEC).close()
+    with contenders._index(folder, made, "torch") as index:
         assert len(index) == 3
 
 
 def test_the_openvino_peer_keeps_to_the_threads_of_the_race(monkeypatch):
     openvino = pytest.importorskip("openvino")
     from openvino import opset13 as op
-
-    from decoupled.lab.bench import peers
 
     monkeypatch.setattr(peers.os, "cpu_count", lambda: 4)
     given = op.parameter([2, 2], np.float32)
@@ -123,10 +121,10 @@ def test_openvino_int8_inside_the_cross_encoder_keeps_its_scores(checkpoint, wor
     for package in ("sentence_transformers", "openvino", "nncf"):
         pytest.importorskip(package)
     made = texts(12)
-    plain = contenders.open_contender(CROSS_ENCODER, TINY, checkpoint, made, work, "cpu")
-    quantised = contenders.open_contender(OPENVINO, TINY, checkpoint, made, work, "cpu")
+    plain = peers.cross_encoder_model(checkpoint, "cpu", compiled=False)
+    quantised = peers.openvino_model(checkpoint, made, work, threads=1)
     pairs = [(made.queries[0], p) for p in made.passages]
-    a, b = (c.model.predict(pairs, activation_fn=torch.nn.Identity()) for c in (plain, quantised))
+    a, b = (m.predict(pairs, activation_fn=torch.nn.Identity()) for m in (plain, quantised))
     assert np.abs(a - b).max() < 0.05 and np.abs(a - b).max() > 0
     assert np.corrcoef(a, b)[0, 1] > 0.8
 
@@ -180,14 +178,14 @@ def counted_spec(shape):
 def test_the_peak_of_a_query_is_seen():
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("only Linux tells")
-    memory.reset_peak("cpu")
-    before = memory.memory_now()
+    reset_peak("cpu")
+    before = memory_now()
     block = np.ones(8_000_000)
     del block
-    peak = memory.peak_since("cpu") - before
+    peak = peak_since("cpu") - before
     assert 50e6 < peak < 200e6
-    memory.reset_peak("cpu")
-    assert memory.peak_since("cpu") - memory.memory_now() < 30e6
+    reset_peak("cpu")
+    assert peak_since("cpu") - memory_now() < 30e6
 
 
 def test_ceilings_are_measured_or_explained(monkeypatch):

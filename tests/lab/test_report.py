@@ -28,9 +28,14 @@ from decoupled.lab.report.figure import (
 )
 from decoupled.lab.report.sources import Sources, read_sources
 from decoupled.lab.report.studies import adapted_sections
-from decoupled.lab.report.sweeps import main_curve, query_times, sweep_sections
+from decoupled.lab.report.sweeps import (
+    best_trade_off,
+    knees,
+    main_curve,
+    query_times,
+    sweep_sections,
+)
 from decoupled.lab.report.write import sections_of, tiles
-from decoupled.lab.study.suggest import best_trade_off
 from samples import sample_results, sweep_lines
 
 
@@ -49,7 +54,7 @@ def results(tmp_path) -> Path:
 
 def test_sources_are_told_apart_by_what_they_hold(results):
     found = read_sources([results])
-    assert len(found.sweeps) == len(found.layers) == len(found.benches) == len(found.costs) == 1
+    assert len(found.sweep) == len(found.layers) == len(found.bench) == len(found.cost) == 1
     assert found.skipped == ("other.json",)
 
 
@@ -82,7 +87,7 @@ def test_what_adapt_says_is_drawn_before_and_after(tmp_path):
     made = {"kind": "adapt", "model": "out/legal", "teachers": ["joint"], "queries": 900}
     made |= {"held_out": 100, "before": was, "after": now, "teacher_ms": 40.0, "split_ms": 8.0}
     (tmp_path / "adapted.json").write_text(json.dumps(made))
-    (section,) = adapted_sections(read_sources([tmp_path]).adapted)
+    (section,) = adapted_sections(read_sources([tmp_path]).adapt)
     agreement, times = section.figures
     assert [(bar.name, bar.value) for bar in agreement.bars[:2]] == [
         ("ndcg@10, before", 0.8),
@@ -106,11 +111,10 @@ def test_what_is_no_result_is_passed_over(results, tmp_path):
 
 def test_the_curve_that_decides_is_the_trained_one(results):
     found = read_sources([results])
-    curve = main_curve(found.sweeps)
+    curve = main_curve(found.sweep)
     assert curve == {0: 80.0, 1: 79.9, 2: 78.9, 3: 70.0, 4: 30.0}
     assert best_trade_off(curve) == 2
-    (tile,) = tiles(found)
-    assert tile.value == "k = 2" and tile.text == "squad: 78.9 of 80 kept"
+    assert tiles(found) == {"squad: 78.9 of 80 kept": "k = 2"}
     better = [{**line, "score": line["score"] + 1} for line in sweep_lines(trained=True)]
     assert main_curve([sweep_lines("x"), better])[2] == 79.9
 
@@ -119,7 +123,7 @@ def test_every_figure_is_there(results):
     sections = sections_of(read_sources([results]))
     names = [figure.name for section in sections for figure in section.figures]
     assert names == [
-        *("squad-score", "squad-speedup", "squad-pareto"),
+        *("squad-score", "squad-speedup"),
         *("squad-variance", "squad-crossing", "squad-distance-query", "squad-distance-passage"),
         *("storage", "money", "peers-minilm-l6-100"),
     ]
@@ -140,7 +144,7 @@ def test_two_studies_of_one_dataset_keep_apart(results):
     (results / "again.json").write_text((results / "layers.json").read_text())
     sections = sections_of(read_sources([results]))
     names = [figure.name for section in sections for figure in section.figures]
-    assert len(names) == len(set(names)) == 14 and "squad-variance-2" in names
+    assert len(names) == len(set(names)) == 13 and "squad-variance-2" in names
 
 
 def test_times_do_not_depend_on_how_busy_the_machine_was():
@@ -150,20 +154,6 @@ def test_times_do_not_depend_on_how_busy_the_machine_was():
         side["median"] *= 7
     assert query_times(lines) == pytest.approx(calm) and calm[0] == 100.0 and calm[2] == 50.0
     assert query_times([{"split": 1}]) == {}
-
-
-def test_the_pareto_front_never_falls(results):
-    pareto = next(
-        figure
-        for section in sweep_sections(read_sources([results]).sweeps)
-        for figure in section.figures
-        if figure.name == "squad-pareto"
-    )
-    front = pareto.series[0].points
-    assert list(front) == sorted(front, key=lambda p: (p.x, p.y))
-    every = [p for series in pareto.series[1:] for p in series.points]
-    for point in every:
-        assert any(f.x <= point.x and f.y >= point.y for f in front)
 
 
 def test_a_score_shows_what_its_number_of_pairs_leaves_open():
@@ -181,15 +171,31 @@ def test_a_model_that_says_one_thing_of_all_pairs_suggests_no_split():
     alike = tuple({**line, "score": 66.5, "agreement": 1.0} for line in sweep_lines())
     told = tuple({**line, "constant": True} for line in sweep_lines())
     for lines in (alike, told):
-        sources = Sources(sweeps=(lines,))
-        assert "do not tell where to split" in sweep_sections(sources.sweeps)[0].text
-        assert tiles(sources) == []
+        sources = Sources(sweep=(lines,))
+        assert "do not tell where to split" in sweep_sections(sources.sweep)[0].text
+        assert tiles(sources) == {}
     assert "k=2" in sweep_sections((tuple(sweep_lines()),))[0].text
 
 
+def test_the_best_trade_off_is_the_deepest_that_keeps_the_score():
+    scores = {0: 88.5, 8: 88.0, 9: 87.1, 10: 85.0, 11: 87.5}
+    assert best_trade_off(scores) == 9
+    assert best_trade_off(scores, keep=0.5) == 11
+    assert best_trade_off({0: 50.0, 1: 10.0}) == 0
+    with pytest.raises(InputError, match="without the joint model"):
+        best_trade_off({1: 3.0})
+
+
+def test_the_knees_are_where_loss_begins_and_where_it_runs():
+    scores = {0: 80.0, 1: 80.1, 2: 79.9, 3: 79.5, 4: 78.0, 5: 70.0, 6: 50.0}
+    assert knees(scores) == (3, 5)
+    with pytest.raises(InputError, match="at least 3"):
+        knees({0: 1.0, 1: 0.5})
+
+
 def test_two_points_are_no_curve():
-    short = Sources(sweeps=(tuple(sweep_lines()[:2]),))
-    assert not sweep_sections(short.sweeps)[0].figures[0].series[0].line
+    short = Sources(sweep=(tuple(sweep_lines()[:2]),))
+    assert not sweep_sections(short.sweep)[0].figures[0].series[0].line
 
 
 def many(count: int) -> Lines:
@@ -261,10 +267,10 @@ def test_pictures_are_pictures(tmp_path, results):
 def test_report_writes_one_file_that_needs_no_other(run, results, tmp_path):
     page = tmp_path / "out" / "page.html"
     done = run("report", results, "-o", page, "--title", "Mine <&>", "--json")
-    assert len(done.json["figures"]) == 10 and done.json["skipped"] == ["other.json"]
+    assert len(done.json["figures"]) == 9 and done.json["skipped"] == ["other.json"]
     assert "other.json; left out" in done.err
     text = page.read_text()
-    assert "Mine &lt;&amp;&gt;" in text and text.count("<figure") == 10
+    assert "Mine &lt;&amp;&gt;" in text and text.count("<figure") == 9
     outside = re.findall(r'(?:src|href)="(?!#|data:,)([^"]*)"|@import|url\((?!#)', text)
     assert not outside
     for name in ("2000/svg", "1999/xlink"):

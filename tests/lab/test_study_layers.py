@@ -3,49 +3,25 @@
 from __future__ import annotations
 
 import json
-import runpy
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from decoupled.errors import InputError
-from decoupled.lab.study.layers import crossed, crossing, layer_curves, layer_states
-from decoupled.lab.study.suggest import best_trade_off, knees, suggest
+from decoupled.lab.study.layers import layer_curves, layers
 from decoupled.lab.study.timing import memory
 from decoupled.model.model import Model
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.loop.forward import forward_pair
-from decoupled.train.reshape import with_projection
+from decoupled.train.suggest import crossing, layer_states, suggest_split
 from toy import class_pairs, span_pairs
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def made(model: Model, count: int = 24) -> Examples:
     return tokenise(span_pairs(count), model.tokenizer, TASKS["squad"], train=False)
-
-
-def test_the_states_of_the_layers_are_those_of_the_model(family, model):
-    whole = model(family, "span")
-    for tested in (whole, with_projection(Model.split(whole, at=2), 8)):
-        batches = Batches(made(tested), tested.device, pad=tested.spec.text.pad)
-        batch = next(batches.walk(batches.ordered(400)))
-        with torch.inference_mode():
-            passed = layer_states(tested.net, batch)
-            expected = forward_pair(tested.net, batch, "span").logits
-            y = passed.states[-1]
-            y = tested.net.stack.norm(y) if tested.net.stack.norm is not None else y
-            query = batch.query_ids.shape[1]
-            rows = torch.cat([y[:, :1], y[:, query:]], 1)
-            found = tested.net.heads["span"](rows, batch.span_real)
-        assert len(passed.states) == len(tested.spec.layers) + 1
-        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_states_vary_with_the_query_only_above_the_embedding(family, model):
@@ -86,21 +62,6 @@ def test_attention_that_crosses_is_a_share_and_none_where_there_is_one_block(mod
             assert float(share.max()) < 1e-6
 
 
-def test_passages_are_read_beside_their_own_queries_first(model):
-    whole = model("bert", "span")
-    pairs = span_pairs(12)
-    pairs = [replace(p, passage=pairs[n // 4].passage) for n, p in enumerate(pairs)]
-    full = tokenise(pairs, whole.tokenizer, TASKS["squad"], train=False)
-    groups = crossed(full, passages=3, queries=5)
-    for start in range(0, len(groups), 5):
-        passage = groups.passage_of[start]
-        own = set(full.query_of[full.passage_of == passage].tolist())
-        chosen = groups.query_of[start : start + 5].tolist()
-        assert own <= set(chosen) and len(set(chosen)) == 5
-    with pytest.raises(InputError, match="different queries; give at least 50"):
-        crossed(full, passages=1, queries=50)
-
-
 def test_a_model_of_fewer_layers_cannot_be_compared(model):
     whole, small = model("bert", "span"), model("bert", "span", num_hidden_layers=2)
     with pytest.raises(InputError, match="small has 2 layers and the joint model 3"):
@@ -111,54 +72,6 @@ def test_pair_tasks_have_curves_too(model):
     whole = model("bert", "classes", num_labels=2)
     full = tokenise(class_pairs(32), whole.tokenizer, TASKS["boolq"], train=False)
     assert np.isfinite(layer_curves(whole, full, passages=4, queries=3).variance).all()
-
-
-# Where to split -----------------------------------------------------------------------------------
-
-
-def test_the_suggestion_is_the_deepest_that_leaves_enough():
-    flat = suggest([0.2] * 10, [0.2] * 10, leave=0.4)
-    assert flat.split == 6 and flat.remaining[0] == 1 and flat.remaining[-1] == 0
-    late = suggest([0.0] * 8 + [0.5, 0.5], [0.0] * 10, leave=0.4)
-    early = suggest([0.9, 0.2] + [0.01] * 8, [0.5, 0.1] + [0.01] * 8, leave=0.4)
-    assert late.split == 9 and early.split == 0
-    assert suggest([0.2] * 10, [0.2] * 10, leave=0.1).split == 9
-    with pytest.raises(InputError, match="no attention between the texts"):
-        suggest([0.0, 0.0], [0.0, 0.0])
-
-
-def test_the_best_trade_off_is_the_deepest_that_keeps_the_score():
-    scores = {0: 88.5, 8: 88.0, 9: 87.1, 10: 85.0, 11: 87.5}
-    assert best_trade_off(scores) == 9
-    assert best_trade_off(scores, keep=0.5) == 11
-    assert best_trade_off({0: 50.0, 1: 10.0}) == 0
-    with pytest.raises(InputError, match="without the joint model"):
-        best_trade_off({1: 3.0})
-
-
-def measured() -> list[tuple[str, int, int]]:
-    """Datasets whose joint model was studied and whose splits it taught: suggested and best split."""
-    compare = runpy.run_path(str(BENCHMARKS / "suggestion.py"))["compare"]
-    return [
-        (row["dataset"], row["suggested"]["crossing attention, leave 0.5"], row["best"])
-        for row in compare(BENCHMARKS / "results")["datasets"]
-        # Another model than the teacher of the sweep says nothing about it.
-        if row["studied"] == f"{row['dataset']}-joint"
-    ]
-
-
-@pytest.mark.skipif(len(measured()) < 3, reason="fewer than three trained sweeps with their layers")
-def test_the_suggestion_is_within_a_layer_of_the_trained_sweeps():
-    near = [name for name, suggested, best in measured() if abs(suggested - best) <= 1]
-    assert len(near) >= 3, measured()
-
-
-def test_the_knees_are_where_loss_begins_and_where_it_runs():
-    scores = {0: 80.0, 1: 80.1, 2: 79.9, 3: 79.5, 4: 78.0, 5: 70.0, 6: 50.0}
-    found = knees(scores)
-    assert (found.first, found.second) == (3, 5)
-    with pytest.raises(InputError, match="at least 3"):
-        knees({0: 1.0, 1: 0.5})
 
 
 # Memory -------------------------------------------------------------------------------------------
@@ -186,3 +99,9 @@ def test_a_split_holds_less_than_the_joint_model(model):
         return memory(lambda: tested.net.cross(q, real[0], p, real[1], heads=["rank"]))
 
     assert pair(Model.split(whole, at=2)).requested < pair(whole).requested
+
+
+def test_the_suggestion_of_a_split_is_that_of_the_study(model):
+    whole, pairs = model("bert", "span"), span_pairs(24)
+    study = layers(whole, data=pairs, passages=50)
+    assert suggest_split(whole, pairs).to_json() == study["suggestion"]

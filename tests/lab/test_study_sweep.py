@@ -214,7 +214,7 @@ def test_sweep_trains_every_split_on_request(run, checkpoint, tmp_path):
 
 
 def test_sweep_trains_the_classes_that_the_head_numbers(run, model, tmp_path, monkeypatch):
-    from decoupled.lab.study import study
+    from decoupled.lab.study import sweep as study
 
     whole = model("bert", "classes")
     head = replace(whole.spec.head("classes"), labels=("Neutral", "Contradiction", "Entailment"))

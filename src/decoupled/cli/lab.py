@@ -103,7 +103,8 @@ def layers(
     as_json: opt.Json = False,
 ) -> None:
     """How each layer uses the other text, how far splits depart from it, and where to split."""
-    from decoupled.lab.study.study import layers as study_layers
+    from decoupled.lab.study.layers import layer_table
+    from decoupled.lab.study.layers import layers as study_layers
 
     named = [text.partition("=") for text in compare or ()]
     if wrong := ["".join(parts) for parts in named if not all(parts)]:
@@ -111,7 +112,6 @@ def layers(
             f"--compare is {wrong[0]!r}; write NAME=MODEL, for example distilled=better"
         )
     whole, pairs, about = _opened(model, data, task, on_error)
-    from decoupled.lab.study.layers import layer_table
     from decoupled.runtime.torch import open_model
 
     others = {name: open_model(source) for name, _, source in named}

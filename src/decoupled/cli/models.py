@@ -175,7 +175,7 @@ def _show_machine(facts: dict[str, dict[str, Any]]) -> None:
 
 
 def _suggested(whole: dc.Model, data: str, limit: int) -> int:
-    from decoupled.lab.study.study import suggest_split
+    from decoupled.train.suggest import suggest_split
 
     pairs = opt.read_data([data], "stop")
     with printing.progress_bar("layers") as bar:

@@ -104,7 +104,21 @@ class Planned:
     workload: Workload
     rates: Rates
     capacity: Capacity
-    assumptions: list[str]
+
+    @property
+    def assumptions(self) -> list[str]:
+        """What the plan takes for granted."""
+        measured = ", ".join(f"{ms} ms at {size:,}" for size, ms in RETRIEVE_MS.items())
+        beyond = "; beyond that the growth of the last decade goes on, which nobody measured"
+        if self.workload.passages <= max(RETRIEVE_MS):
+            beyond = ""
+        return [
+            "encoding, scoring and query rates: measured now, in this process, with all its threads",
+            f"first stage: {measured}{beyond}",
+            f"text, offsets and metadata {TABLE_BYTES} bytes a passage, inverted index {SEARCH_BYTES}",
+            f"{LOCATOR_BYTES} bytes a passage in the memory of every process, beside the model",
+            f"a process is busy {BUSY:.0%} of the time; a query to shards costs {OVERHEAD_MS:g} ms more",
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -175,13 +189,10 @@ def plan(
     source = source_of(starter_model() if model is None else model)
     runtime = open_runtime(source)
     check_storable(runtime.spec)
-    if isinstance(source, Path):
-        numbers = sum(tensor.size for tensor in read_tensors(source).values())
-    else:
-        numbers = sum(tensor.numel() for tensor in source.net.state_dict().values())
-    rates = measure(runtime, codec, tokens=tokens, model_bytes=4 * numbers)
-    capacity = estimate(need, rates)
-    return Planned(workload=need, rates=rates, capacity=capacity, assumptions=assumptions(need))
+    tensors = read_tensors(source) if isinstance(source, Path) else source.tensors()
+    model_bytes = 4 * sum(tensor.size for tensor in tensors.values())
+    rates = measure(runtime, codec, tokens=tokens, model_bytes=model_bytes)
+    return Planned(workload=need, rates=rates, capacity=estimate(need, rates))
 
 
 def count_of(text: str) -> int:
@@ -231,21 +242,6 @@ def retrieve_ms(passages: int) -> float:
     beyond = max(0.0, math.log(passages) - sizes[-1])
     slope = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
     return float(np.exp(np.interp(math.log(passages), sizes, times) + slope * beyond))
-
-
-def assumptions(workload: Workload) -> list[str]:
-    """What the plan takes for granted."""
-    measured = ", ".join(f"{ms} ms at {size:,}" for size, ms in RETRIEVE_MS.items())
-    beyond = "; beyond that the growth of the last decade goes on, which nobody measured"
-    if workload.passages <= max(RETRIEVE_MS):
-        beyond = ""
-    return [
-        "encoding, scoring and query rates: measured now, in this process, with all its threads",
-        f"first stage: {measured}{beyond}",
-        f"text, offsets and metadata {TABLE_BYTES} bytes a passage, inverted index {SEARCH_BYTES}",
-        f"{LOCATOR_BYTES} bytes a passage in the memory of every process, beside the model",
-        f"a process is busy {BUSY:.0%} of the time; a query to shards costs {OVERHEAD_MS:g} ms more",
-    ]
 
 
 def measure(runtime: Runtime, codec: str, *, tokens: int, model_bytes: int, seed: int = 0) -> Rates:

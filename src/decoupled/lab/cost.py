@@ -76,14 +76,9 @@ class Storage:
         bytes_per_token(self.codec, self.width)
 
     @property
-    def token_bytes(self) -> int:
-        """Bytes of one token."""
-        return bytes_per_token(self.codec, self.width)
-
-    @property
     def passage_bytes(self) -> float:
         """Bytes of a passage of mean length."""
-        return self.tokens * self.token_bytes
+        return self.tokens * bytes_per_token(self.codec, self.width)
 
     @property
     def total_bytes(self) -> float:

@@ -119,17 +119,16 @@ def search(
         import optuna
     except ImportError:
         raise MissingDependency("optuna", "train") from None
-    path, axes = Path(journal) if journal else None, axes_of(base)
-    losses = base.of(Distillation)
+    path, axes, losses = Path(journal) if journal else None, axes_of(base), base.of(Distillation)
     own = (losses.weights.kd, losses.weights.lrs, losses.weights.task)
     rest = (losses.temperature, base.optimiser.lr)
     known = {_nearest(axes, trial.settings): trial for trial in read_journal(path)}
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.GPSampler(seed=base.seed, n_startup_trials=3)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    # Places on the axes, not values, so that steps of a rate are alike however small it is.
-    places = [optuna.distributions.IntDistribution(0, len(axis) - 1) for axis in axes]
-    space: dict[str, Any] = dict(zip(FIELDS, places, strict=True))
+    # Steps along the axes, not values, so that those of a rate are alike however small it is.
+    steps = [optuna.distributions.IntDistribution(0, len(axis) - 1) for axis in axes]
+    space: dict[str, Any] = dict(zip(FIELDS, steps, strict=True))
     for point, trial in known.items():
         params = dict(zip(FIELDS, point, strict=True))
         finished = optuna.trial.create_trial(params=params, distributions=space, value=trial.score)

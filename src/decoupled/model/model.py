@@ -301,8 +301,8 @@ def _full(tensor: Tensor) -> Tensor:
 
 
 def _suggested(whole: Model, data: Any) -> int:
-    """Where pairs say that a model may be split, by what `decoupled lab layers` measures.
+    """The split that pairs suggest, by how much attention crosses between both texts in each layer.
 
-    What studies models stands above this room, so it is loaded by its name, and only here.
+    `train` stands above this room, so it is loaded by its name, and only here.
     """
-    return int(import_module("decoupled.lab.study.study").suggest_split(whole, data).split)
+    return int(import_module("decoupled.train.suggest").suggest_split(whole, data).split)

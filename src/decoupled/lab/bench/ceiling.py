@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,14 +20,14 @@ def measure(device: str, threads: int) -> dict[str, Any]:
         return {"fp32": "torch is not installed"}
     torch.set_num_threads(threads)
     rates: dict[str, Any] = {"device": device, "threads": threads}
-    rates["fp32"] = _best(lambda size: _product(size, device, torch.float32), device)
+    rates["fp32"] = _best(partial(_torch_product, device=device, kind="float32"), device)
     if device != "cpu":
-        rates["bf16"] = _best(lambda size: _product(size, device, torch.bfloat16), device)
-        rates["int8"] = _best(_torch_int8, device)
+        rates["bf16"] = _best(partial(_torch_product, device=device, kind="bfloat16"), device)
+        rates["int8"] = _best(partial(_torch_product, device=device, kind="int8"), device)
     elif find_spec("openvino") is None:
         rates["int8"] = "openvino is not installed"
     else:
-        rates["int8"] = _best(lambda size: _openvino_int8(size, threads), device)
+        rates["int8"] = _best(partial(_openvino_int8, threads=threads), device)
     return rates
 
 
@@ -53,27 +54,20 @@ def _seconds(run: Callable[[], Any]) -> float:
     return min(times)
 
 
-def _product(size: int, device: str, kind: Any) -> Callable[[], Any]:
+def _torch_product(size: int, device: str, kind: str) -> Callable[[], Any]:
     import torch
 
-    a, b = (torch.randn(size, size, device=device, dtype=kind) for _ in range(2))
+    if kind == "int8":
+        a = torch.randint(-100, 100, (size, size), dtype=torch.int8, device=device)
+        product = partial(torch._int_mm, a, a.t())
+    else:
+        kinds = {"device": device, "dtype": getattr(torch, kind)}
+        product = partial(torch.matmul, *(torch.randn(size, size, **kinds) for _ in range(2)))
 
     def run() -> None:
-        torch.matmul(a, b)
+        product()
         if device != "cpu":
             torch.cuda.synchronize()
-
-    return run
-
-
-def _torch_int8(size: int) -> Callable[[], Any]:
-    import torch
-
-    a = torch.randint(-100, 100, (size, size), dtype=torch.int8, device="cuda")
-
-    def run() -> None:
-        torch._int_mm(a, a.t())
-        torch.cuda.synchronize()
 
     return run
 
@@ -86,7 +80,6 @@ def _openvino_int8(size: int, threads: int) -> Callable[[], Any]:
     from decoupled.runtime.openvino.graph import core
 
     op = openvino.opset13
-
     draw = np.random.default_rng(0)
     inputs = op.parameter([size, size], np.float32)
     low, high = op.constant(np.float32(-4)), op.constant(np.float32(4))
@@ -95,10 +88,9 @@ def _openvino_int8(size: int, threads: int) -> Callable[[], Any]:
     weight = op.multiply(op.convert(op.constant(codes), "f32"), op.constant(np.float32(0.01)))
     product = op.matmul(rounded, weight, False, True)
     # The result is quantised again, so that no time goes into writing floats that nobody reads.
-    edge = op.constant(np.float32(100)), op.constant(np.float32(-100))
-    model = openvino.Model(
-        [op.fake_quantize(product, edge[1], edge[0], edge[1], edge[0], 256)], [inputs]
-    )
+    low, high = op.constant(np.float32(-100)), op.constant(np.float32(100))
+    result = op.fake_quantize(product, low, high, low, high, 256)
+    model = openvino.Model([result], [inputs])
     config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
     request = core().compile_model(model, "CPU", config).create_infer_request()
     x = draw.standard_normal((size, size)).astype(np.float32)

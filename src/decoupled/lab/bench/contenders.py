@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from decoupled.errors import InputError
 from decoupled.lab.bench.shapes import DISTINCT, SHAPES, Shape, Texts, shape_named, write_checkpoint
+from decoupled.runtime import cpu
+from decoupled.runtime.open import NAMES as RUNTIMES
 
 if TYPE_CHECKING:
     from decoupled.index.index import Index
     from decoupled.index.store.base import Store
-    from decoupled.lab.bench.worker import Contender
-    from decoupled.search.engine import Engine
     from decoupled.search.results import Hits
 
 Way = Literal["exact", "narrow", "one-way", "one-way narrow", "cascade", "joint"]
@@ -42,6 +43,16 @@ FLASHRANK = "FlashRank's shape (TinyBERT-L2, onnxruntime int8)"
 MODERN = "ModernBERT-17M, CrossEncoder torch"
 JOINT = "decoupled torch joint"
 
+OURS: dict[str, tuple[str, Way]] = {
+    JOINT: ("torch", "joint"),
+    **{
+        f"decoupled {runtime} {way}": (runtime, way)
+        for runtime in RUNTIMES
+        if runtime not in ("auto", "openvino")  # these stand for others
+        for way in WAYS.get(runtime, ALL_WAYS)
+    },
+}
+"""Our contenders: runtime and way."""
 _TRANSFORMERS, _ONNX = ("sentence_transformers",), ("onnxruntime", "onnxscript", "transformers")
 NEEDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((CROSS_ENCODER, COMPILED, MODERN), _TRANSFORMERS),
@@ -49,21 +60,27 @@ NEEDS: dict[str, tuple[str, ...]] = {
     OPENVINO: (*_TRANSFORMERS, "openvino", "nncf"),
 }
 """Peers and the packages that they need, all in the extra `bench`."""
+OWN_SHAPE = {FLASHRANK: "TinyBERT-L2", MODERN: "ModernBERT-17M"}
+"""Peers that race with a model of their own, on speed alone."""
 
 RACED = tuple(name for name, shape in SHAPES.items() if shape.split)
 """Shapes that we race with."""
 BASELINES = (CROSS_ENCODER, JOINT)
 """What ratios are against: the first of these that raced."""
 
+Rank = Callable[[str, int, int], list[str]]
+"""From a query, a number of passages and how many are asked for: the ids of the best of the first ones."""
 
-def our_ways() -> dict[str, tuple[str, Way]]:
-    """Our contenders: (runtime, way)."""
-    ours: dict[str, tuple[str, Way]] = {
-        f"decoupled {runtime} {way}": (runtime, way)
-        for runtime in runtimes()
-        for way in WAYS.get(runtime, ALL_WAYS)
-    }
-    return {**ours, JOINT: ("torch", "joint")}
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """Something that ranks the passages of the race."""
+
+    rank: Rank
+    facts: dict[str, Any]
+    """What a table should know about it."""
+    stages: Callable[[str, int, int], dict[str, float]] | None = None
+    """Where the milliseconds of such a query go, if it knows."""
 
 
 def contenders(device: str, *, quick: bool) -> list[str]:
@@ -73,10 +90,8 @@ def contenders(device: str, *, quick: bool) -> list[str]:
         peers = [CROSS_ENCODER]
     elif device != "cpu":
         peers = [CROSS_ENCODER, COMPILED, MODERN]
-    ours_here = [
-        name for name, (runtime, _) in our_ways().items() if device != "cpu" or runtime != "cuda"
-    ]
-    return [*peers, JOINT, *(name for name in ours_here if name != JOINT)]
+    gpu = device != "cpu"
+    return [*peers, *(n for n, (runtime, _) in OURS.items() if gpu or "cuda" not in runtime)]
 
 
 def missing(name: str) -> str | None:
@@ -84,8 +99,7 @@ def missing(name: str) -> str | None:
     lacking = [package for package in NEEDS.get(name, ()) if find_spec(package) is None]
     if lacking:
         return f"{lacking[0]} is not installed (extra `bench`)"
-    runtime = our_ways().get(name, ("", ""))[0]
-    if runtime.startswith("openvino") and find_spec("openvino") is None:
+    if "openvino" in name and find_spec("openvino") is None:
         return "openvino is not installed"
     return None
 
@@ -102,16 +116,14 @@ def open_contender(
 ) -> Contender:
     """Load a contender in this process."""
     from decoupled.lab.bench import peers
-    from decoupled.runtime import cpu
 
     cpu.protect()
-    if name in our_ways():
-        runtime, way = our_ways()[name]
-        return open_ours(shape, checkpoint, way, runtime, texts, work)
+    if name in OURS:
+        return open_ours(name, shape, checkpoint, texts, work)
     if name not in NEEDS:
         raise InputError(f"contender {name!r} is unknown; choose one of {', '.join(NEEDS)}")
-    own = {FLASHRANK: "TinyBERT-L2", MODERN: "ModernBERT-17M"}.get(name)
-    if own is not None:
+    if name in OWN_SHAPE:
+        own = OWN_SHAPE[name]
         checkpoint = write_checkpoint(shape_named(own), work / own)
     threads = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
     if name == OPENVINO:
@@ -124,56 +136,41 @@ def open_contender(
 # Our side: an index of the passages and an engine over it, with one runtime and one way -----------
 
 
-def runtimes() -> list[str]:
-    """Names that `--runtime` takes, without those that stand for others."""
-    from decoupled.runtime.open import RuntimeName
-
-    return [name for name in get_args(RuntimeName) if name not in ("auto", "openvino")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ours:
-    """An engine that ranks the passages of a race: stored, by their ids; or, unsplit, from their texts."""
-
-    engine: Engine
-    texts: Texts
-
-    def _reranked(self, query: str, count: int, best: int) -> Hits:
-        if self.engine.index is None:
-            return self.engine.rerank(query, texts=self.texts.passages[:count], k=best)
-        return self.engine.rerank(query, ids=self.texts.ids[:count], k=best)
-
-    def rank(self, query: str, count: int, best: int) -> list[str]:
-        """Ids of the best of the first `count` passages."""
-        prefix = "p" if self.engine.index is None else ""
-        return [prefix + hit.id for hit in self._reranked(query, count, best)]
-
-    def stages(self, query: str, count: int, best: int) -> dict[str, float]:
-        """Where the milliseconds of one such query go."""
-        return self._reranked(query, count, best).timing.to_json()
-
-    def facts(self) -> dict[str, Any]:
-        """What a table should know about it."""
-        index, usage = self.engine.index, self.engine.memory
-        facts = {"runtime": self.engine.runtime.name}
-        if index is None or index.codec is None:
-            return facts
-        return facts | {
-            "codec": index.codec.name,
-            "bytes_per_token": index.codec.bytes_per_token,
-            "states_in_memory": usage.bytes if usage else 0,
-        }
-
-
-def open_ours(
-    shape: Shape, checkpoint: Path, way: Way, runtime: str, texts: Texts, work: Path
-) -> Ours:
-    """Split, index and open; the index is made once for each way that stores other states."""
+def open_ours(name: str, shape: Shape, checkpoint: Path, texts: Texts, work: Path) -> Contender:
+    """An engine that ranks the passages: stored ones by their ids; or, unsplit, their texts."""
     from decoupled.search.engine import Engine
 
+    runtime, way = OURS[name]
     if way == "joint":
-        return Ours(engine=Engine(str(checkpoint), runtime=runtime), texts=texts)
-    # Not passed on as a model: a runtime may do without torch, given a folder.
+        engine = Engine(str(checkpoint), runtime=runtime)
+        facts: dict[str, Any] = {"runtime": engine.runtime.name}
+    else:
+        index = _index(_split_model(shape, checkpoint, way, texts, work), texts, runtime)
+        engine = Engine(index, cascade=KEEP if way == "cascade" else 1.0, memory="8GB")
+        engine.warm()
+        assert index.codec is not None
+        facts = {
+            "runtime": engine.runtime.name,
+            "codec": index.codec.name,
+            "bytes_per_token": index.codec.bytes_per_token,
+            "states_in_memory": engine.memory.bytes if engine.memory else 0,
+        }
+
+    def hits(query: str, count: int, best: int) -> Hits:
+        if way == "joint":
+            return engine.rerank(query, texts=texts.passages[:count], k=best)
+        return engine.rerank(query, ids=texts.ids[:count], k=best)
+
+    prefix = "p" if way == "joint" else ""
+    return Contender(
+        rank=lambda *order: [prefix + hit.id for hit in hits(*order)],
+        facts=facts,
+        stages=lambda *order: hits(*order).timing.to_json(),
+    )
+
+
+def _split_model(shape: Shape, checkpoint: Path, way: Way, texts: Texts, work: Path) -> Path:
+    """The folder of the split model, made once for each way that stores other states."""
     stored = "exact" if way == "cascade" else way.replace(" ", "-")
     folder = work / f"{shape.name}-{stored}.model"
     if not folder.exists():
@@ -186,10 +183,8 @@ def open_ours(
             split = with_projection(split, shape.width // NARROW)
         split.save(folder)
         _calibrate(folder, texts)
-    opened = _index(work / f"{folder.stem}.idx", folder, texts, runtime)
-    engine = Engine(opened, cascade=KEEP if way == "cascade" else 1.0, memory="8GB")
-    engine.warm()
-    return Ours(engine=engine, texts=texts)
+    # A folder and not a model: a runtime may do without torch.
+    return folder
 
 
 def _calibrate(folder: Path, texts: Texts) -> None:
@@ -201,13 +196,14 @@ def _calibrate(folder: Path, texts: Texts) -> None:
     export_int8(folder, list(zip(cycle(texts.queries), texts.passages[:DISTINCT], strict=False)))
 
 
-def _index(path: Path, model: Path, texts: Texts, runtime: str) -> Index:
-    """An index of the passages. Those that repeat are stored again, not encoded again."""
+def _index(model: Path, texts: Texts, runtime: str) -> Index:
+    """An index of the passages beside the model. Those that repeat are stored again, not encoded again."""
     from decoupled.index.index import Index
     from decoupled.index.manifest import is_index
 
     if find_spec("lance") is None:
         return _in_process(model, texts, runtime)
+    path = model.with_suffix(".idx")
     if not is_index(path) or len(Index.open(path)) != len(texts.passages):
         there = is_index(path)
         opened = Index.open(path, write=True) if there else Index.create(path, model, codec=CODEC)

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import os
 import timeit
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from decoupled.lab.bench.contenders import Contender, Rank
 from decoupled.lab.bench.shapes import Texts
 
 BATCHES = (32, 64, 128, 256, 512, 1024)
@@ -27,41 +26,19 @@ INPUTS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_id
 """Inputs of the network, and where an encoding of the tokenizer holds each."""
 
 
-Ranked = Callable[[str, list[str], int, int], list[int]]
-"""Positions of the best passages for a query; the numbers are the batch size and how many are asked for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Peer:
-    """What people run today, over the passages of the race."""
-
-    ranked: Ranked
-    passages: tuple[str, ...]
-    batch: int = 32
-    notes: str = ""
-
-    def rank(self, query: str, count: int, best: int) -> list[str]:
-        """Ids of the best of the first `count` passages."""
-        order = self.ranked(query, list(self.passages[:count]), self.batch, best)
-        return [f"p{n}" for n in order]
-
-    def facts(self) -> dict[str, Any]:
-        """What a table should know about it."""
-        return {"batch": self.batch, "notes": self.notes}
-
-
-def _rank(model: Any) -> Ranked:
+def ranker(model: Any, texts: Texts, batch: int = BATCHES[0]) -> Rank:
     """`CrossEncoder.rank`, with whatever runs inside it."""
 
-    def ranked(query: str, passages: list[str], batch: int, best: int) -> list[int]:
+    def rank(query: str, count: int, best: int) -> list[str]:
+        passages = list(texts.passages[:count])
         hits = model.rank(query, passages, top_k=best, batch_size=batch, show_progress_bar=False)
-        return [hit["corpus_id"] for hit in hits]
+        return [texts.ids[hit["corpus_id"]] for hit in hits]
 
-    return ranked
+    return rank
 
 
-def cross_encoder(checkpoint: Path, texts: Texts, device: str, *, compiled: bool) -> Peer:
-    """`CrossEncoder` as it comes on a CPU; in bf16 at its best batch size on a GPU."""
+def cross_encoder_model(checkpoint: Path, device: str, *, compiled: bool) -> Any:
+    """`CrossEncoder` as it comes on a CPU, in bf16 on a GPU."""
     import torch
     from sentence_transformers import CrossEncoder
 
@@ -69,18 +46,22 @@ def cross_encoder(checkpoint: Path, texts: Texts, device: str, *, compiled: bool
     model = CrossEncoder(str(checkpoint), device=device, max_length=512, **kind)
     if compiled:
         model.compile(dynamic=True)
-    peer = Peer(ranked=_rank(model), passages=texts.passages)
-    return peer if device == "cpu" else _best_batch(peer)
+    return model
 
 
-def _best_batch(peer: Peer) -> Peer:
-    count = len(peer.passages)
-    tried = []
-    for batch in (size for size in BATCHES if size // 2 <= count):
-        one = replace(peer, batch=batch, notes="bf16, best batch size")
-        times = timeit.repeat(partial(one.rank, "w1 w2 w3", count, 10), number=1, repeat=3)
-        tried.append((min(times), batch, one))
-    return min(tried, key=lambda one: one[:2])[2]
+def cross_encoder(checkpoint: Path, texts: Texts, device: str, *, compiled: bool) -> Contender:
+    """`CrossEncoder`, on a GPU at its best batch size."""
+    model, count = cross_encoder_model(checkpoint, device, compiled=compiled), len(texts.passages)
+
+    def seconds(batch: int) -> float:
+        run = partial(ranker(model, texts, batch), "w1 w2 w3", count, 10)
+        return min(timeit.repeat(run, number=1, repeat=3))
+
+    batch, notes = BATCHES[0], ""
+    if device != "cpu":
+        notes = "bf16, best batch size"
+        batch = min((size for size in BATCHES if size // 2 <= count), key=seconds)
+    return Contender(rank=ranker(model, texts, batch), facts={"batch": batch, "notes": notes})
 
 
 def openvino_config(threads: int) -> dict[str, Any]:
@@ -89,8 +70,15 @@ def openvino_config(threads: int) -> dict[str, Any]:
     return {"PERFORMANCE_HINT": "LATENCY", **limit}
 
 
-def openvino_int8(checkpoint: Path, texts: Texts, work: Path, threads: int) -> Peer:
+def openvino_int8(checkpoint: Path, texts: Texts, work: Path, threads: int) -> Contender:
     """`CrossEncoder` around a static int8 OpenVINO graph of its own model."""
+    notes = "converted by OpenVINO, static int8 by NNCF; optimum-intel does not go with these pins"
+    rank = ranker(openvino_model(checkpoint, texts, work, threads), texts)
+    return Contender(rank=rank, facts={"batch": BATCHES[0], "notes": notes})
+
+
+def openvino_model(checkpoint: Path, texts: Texts, work: Path, threads: int) -> Any:
+    """The `CrossEncoder` with that graph inside; the graph is kept in the folder `work`."""
     from sentence_transformers import CrossEncoder
 
     from decoupled.runtime.openvino import openvino
@@ -103,8 +91,7 @@ def openvino_int8(checkpoint: Path, texts: Texts, work: Path, threads: int) -> P
     compiled = core().compile_model(core().read_model(file), "CPU", openvino_config(threads))
     inner = model[0]
     inner.model = _openvino_module(inner.model.config, compiled)
-    notes = "converted by OpenVINO, static int8 by NNCF; optimum-intel does not go with these pins"
-    return Peer(ranked=_rank(model), passages=texts.passages, notes=notes)
+    return model
 
 
 def _quantised(model: Any, texts: Texts) -> Any:
@@ -147,7 +134,7 @@ def _openvino_module(config: Any, compiled: Any) -> Any:
     return Compiled()
 
 
-def onnx(checkpoint: Path, texts: Texts, work: Path, threads: int, *, int8: bool) -> Peer:
+def onnx(checkpoint: Path, texts: Texts, work: Path, threads: int, *, int8: bool) -> Contender:
     """Run onnxruntime with the tokenizers library and nothing else, in batches: the way of FlashRank.
 
     In fp32, or with weights and activations quantised on the fly.
@@ -155,10 +142,9 @@ def onnx(checkpoint: Path, texts: Texts, work: Path, threads: int, *, int8: bool
     import onnxruntime
     from tokenizers import Tokenizer
 
-    plain = work / f"{checkpoint.name}.onnx"
+    file = plain = work / f"{checkpoint.name}.onnx"
     if not plain.exists():
         _export(checkpoint, plain)
-    file = plain
     if int8:
         file = work / f"{checkpoint.name}-int8.onnx"
         if not file.exists():
@@ -170,17 +156,17 @@ def onnx(checkpoint: Path, texts: Texts, work: Path, threads: int, *, int8: bool
     tokenizer.enable_padding()
     tokenizer.enable_truncation(512)
 
-    def ranked(query: str, passages: list[str], batch: int, best: int) -> list[int]:
+    def rank(query: str, count: int, best: int) -> list[str]:
         scores: list[float] = []
-        for start in range(0, len(passages), batch):
-            pairs = [(query, passage) for passage in passages[start : start + batch]]
-            encoded = tokenizer.encode_batch(pairs)
+        for start in range(0, count, BATCHES[0]):
+            passages = texts.passages[start : min(count, start + BATCHES[0])]
+            encoded = tokenizer.encode_batch([(query, passage) for passage in passages])
             feed = {n: np.array([getattr(e, of) for e in encoded]) for n, of in INPUTS.items()}
             scores += session.run(None, feed)[0][:, 0].tolist()
-        return np.argsort(-np.asarray(scores), kind="stable")[:best].tolist()
+        return [texts.ids[n] for n in np.argsort(-np.asarray(scores), kind="stable")[:best]]
 
     notes = "dynamic int8" if int8 else "fp32"
-    return Peer(ranked=ranked, passages=texts.passages, notes=notes)
+    return Contender(rank=rank, facts={"batch": BATCHES[0], "notes": notes})
 
 
 def _quantise_onnx(plain: Path, file: Path) -> None:

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,7 @@ import numpy as np
 
 from decoupled.errors import DecoupledError, InputError
 from decoupled.lab.bench import ceiling, contenders
-from decoupled.lab.bench.report import commit, machine
-from decoupled.lab.bench.results import Results, compare, key_of
+from decoupled.lab.bench.report import Results, commit, compare, key_of, machine
 from decoupled.lab.bench.shapes import PASSAGE_TOKENS, shape_named
 
 Progress = Callable[[str], None]
@@ -34,7 +33,7 @@ class Race:
 
     shapes: tuple[str, ...]
     tops: tuple[int, ...]
-    names: tuple[str, ...]
+    names: tuple[str, ...] = ()
     turns: int = 7
     seconds: float = 60.0
     """A cell that would take longer than this for all its turns gets fewer of them, at least one."""
@@ -44,43 +43,47 @@ class Race:
     device: str = "cpu"
 
 
-_FULL = {
-    "shapes": ("MiniLM-L6", "MiniLM-L12", "BERT-base", "BERT-large"),
-    "tops": (20, 100, 1000),
-}
-PRESETS: dict[str, dict[str, Any]] = {
-    "quick": {
-        "shapes": ("MiniLM-L6",),
-        "tops": (20, 100),
-        "turns": 5,
-        "seconds": 4.0,
-        "patience": 30.0,
-    },
-    "cpu": {**_FULL, "turns": 9},
-    "gpu": {**_FULL, "turns": 30, "device": "cuda"},
+_SHAPES, _TOPS = ("MiniLM-L6", "MiniLM-L12", "BERT-base", "BERT-large"), (20, 100, 1000)
+PRESETS = {
+    "quick": Race(shapes=_SHAPES[:1], tops=_TOPS[:2], turns=5, seconds=4.0, patience=30.0),
+    "cpu": Race(shapes=_SHAPES, tops=_TOPS, turns=9),
+    "gpu": Race(shapes=_SHAPES, tops=_TOPS, turns=30, device="cuda"),
 }
 
 
-def race_of(preset: str, **changes: Any) -> Race:
-    """A preset with fields replaced where a value is given."""
+def race_of(
+    preset: str,
+    *,
+    shapes: Sequence[str] | None = None,
+    tops: Sequence[int] | None = None,
+    only: Sequence[str] | None = None,
+    turns: int = 0,
+    threads: int = 0,
+    patience: float = 0.0,
+) -> Race:
+    """A preset with fields replaced where a value is given; `only` are parts of contenders' names."""
     if preset not in PRESETS:
         raise InputError(f"preset {preset!r} is unknown; choose one of {', '.join(PRESETS)}")
-    settings = {**PRESETS[preset], **{k: v for k, v in changes.items() if v}}
-    only = settings.pop("only", ())
-    device = settings.get("device", "cpu")
-    names = contenders.contenders(device, quick=preset == "quick")
+    race = PRESETS[preset]
+    names = contenders.contenders(race.device, quick=preset == "quick")
     if only:
-        chosen = [n for n in names if any(part.lower() in n.lower() for part in only)]
-        if not chosen:
+        every = names
+        names = [n for n in every if any(part.lower() in n.lower() for part in only)]
+        if not names:
             raise InputError(
-                f"no contender has {' or '.join(only)} in its name; there are {'; '.join(names)}"
+                f"no contender has {' or '.join(only)} in its name; there are {'; '.join(every)}"
             )
-        names = chosen
-    for shape in settings["shapes"]:
+    for shape in shapes or ():
         shape_named(shape)
-    settings |= {"shapes": tuple(settings["shapes"]), "tops": tuple(sorted(settings["tops"]))}
-    threads = settings.pop("threads", 0) or os.cpu_count() or 1
-    return Race(names=tuple(names), threads=threads, **settings)
+    return replace(
+        race,
+        names=tuple(names),
+        shapes=tuple(shapes or race.shapes),
+        tops=tuple(sorted(tops or race.tops)),
+        turns=turns or race.turns,
+        threads=threads or os.cpu_count() or 1,
+        patience=patience or race.patience,
+    )
 
 
 def bench(
@@ -159,6 +162,10 @@ class Worker:
             self._process.wait()
 
 
+Workers = dict[str, tuple[Worker, dict[str, Any]]]
+"""The process of each contender, and what opening it told."""
+
+
 def run(race: Race, results: Results, work: Path, progress: Progress) -> None:
     """Fill every cell of the race that the results lack."""
     _look_up(race, results, progress)
@@ -189,83 +196,71 @@ def _look_up(race: Race, results: Results, progress: Progress) -> None:
 @contextmanager
 def _opened(
     shape: str, names: Sequence[str], race: Race, results: Results, work: Path, progress: Progress
-) -> Iterator[dict[str, tuple[Worker, dict[str, Any]]]]:
+) -> Iterator[Workers]:
     """The workers of those that can race; why the others cannot is written into their cells."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(race.threads)}
     environment |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-    workers: dict[str, tuple[Worker, dict[str, Any]]] = {}
-    count = max(race.tops)
-    try:
+    order = {"shape": shape, "count": max(race.tops), "work": str(work)}
+    order |= {"threads": race.threads, "device": race.device}
+    with ExitStack() as stack:
+        workers: Workers = {}
         for name in names:
-            answer: dict[str, Any] = {"failed": contenders.missing(name)}
-            if answer["failed"] is None:
+            failure = contenders.missing(name)
+            if failure is None:
                 progress(f"{shape}: opening {name}")
-                order = {"contender": name, "shape": shape, "count": count, "work": str(work)}
-                order |= {"threads": race.threads, "device": race.device}
                 if race.device == "cpu":
                     # Converting and indexing leave memory behind that a user's process never has.
-                    first = Worker(environment)
-                    first.ask("open", **order)
-                    first.close()
-                worker = Worker(environment)
-                answer = worker.ask("open", **order)
-                workers[name] = worker, answer
-            if "failed" in answer:
-                for top in race.tops:
-                    if not results.has(key_of(shape, top, name)):
-                        results.put(key_of(shape, top, name), {"skipped": answer["failed"]})
+                    with closing(Worker(environment)) as first:
+                        first.ask("open", contender=name, **order)
+                worker = stack.enter_context(closing(Worker(environment)))
+                facts = worker.ask("open", contender=name, **order)
+                failure = facts.get("failed")
+                workers[name] = worker, facts
+            if failure is not None:
                 if name in workers:
                     workers.pop(name)[0].close()
+                for top in race.tops:
+                    results.skip(key_of(shape, top, name), failure)
         yield workers
-    finally:
-        for worker, _ in workers.values():
-            worker.close()
 
 
 def _turns(
-    shape: str,
-    top: int,
-    workers: dict[str, tuple[Worker, dict[str, Any]]],
-    race: Race,
-    results: Results,
-    progress: Progress,
+    shape: str, top: int, workers: Workers, race: Race, results: Results, progress: Progress
 ) -> None:
     """All contenders on one shape and one number of passages, a query each in turn."""
     racing: dict[str, dict[str, Any]] = {}
     for name, (worker, facts) in workers.items():
-        if results.has(key_of(shape, top, name)):
+        key = key_of(shape, top, name)
+        if results.has(key):
             continue
         expected = facts.get("rate_s", 0.0) * top
         if expected > race.patience:
             reason = f"one query would take about {expected:.0f} s; raise --patience"
-            results.put(key_of(shape, top, name), {"skipped": reason})
+            results.skip(key, reason)
             continue
         progress(f"{shape}, {top} passages: {name}")
         first = worker.ask("first", count=top)
         if "failed" in first:
-            results.put(key_of(shape, top, name), {"skipped": first["failed"]})
+            results.skip(key, first["failed"])
             continue
         facts["rate_s"] = first["first_ms"] / 1e3 / top
-        racing[name] = first
+        racing[name] = {**facts, **first}
     turns = {
-        name: max(1, min(race.turns, int(race.seconds / (first["first_ms"] / 1e3))))
-        for name, first in racing.items()
+        name: max(1, min(race.turns, int(race.seconds / (facts["first_ms"] / 1e3))))
+        for name, facts in racing.items()
     }
     times: dict[str, list[float]] = {name: [] for name in racing}
     for turn in range(max(turns.values(), default=0)):
-        for name in racing:
-            if turn < turns[name]:
-                answer = workers[name][0].ask("once", number=turn + 1, count=top)
-                if "failed" not in answer:
-                    times[name].append(answer["ms"])
-                    # So that a race that is cut off leaves what it knew.
-                    cell = _cell(top, times[name], {**workers[name][1], **racing[name]}, {})
-                    results.put(key_of(shape, top, name), {**cell, "unfinished": True})
-    for name, first in racing.items():
-        worker, facts = workers[name]
-        stages = worker.ask("stages", count=top)
-        cell = _cell(top, times[name], {**facts, **first}, stages)
-        results.put(key_of(shape, top, name), cell)
+        for name in (name for name in racing if turn < turns[name]):
+            answer = workers[name][0].ask("once", number=turn + 1, count=top)
+            if "failed" not in answer:
+                times[name].append(answer["ms"])
+                # So that a race that is cut off leaves what it knew.
+                cell = _cell(top, times[name], racing[name], {})
+                results.put(key_of(shape, top, name), {**cell, "unfinished": True})
+    for name, facts in racing.items():
+        stages = workers[name][0].ask("stages", count=top)
+        results.put(key_of(shape, top, name), _cell(top, times[name], facts, stages))
 
 
 def _cell(

@@ -15,11 +15,7 @@ from typing import Any
 import numpy as np
 
 from decoupled.errors import InputError
-from decoupled.model.parts.attention import SelfAttention
-from decoupled.model.parts.embedding import EmbeddingSpec
-from decoupled.model.parts.feed_forward import FeedForwardSpec
-from decoupled.model.parts.layer import LayerSpec
-from decoupled.model.spec import EncoderSpec, ModelSpec, TextSpec
+from decoupled.model.spec import EncoderSpec, ModelSpec
 
 VOCABULARY = 30522
 QUERY_TOKENS, PASSAGE_TOKENS = 20, 150
@@ -41,18 +37,11 @@ class Shape:
     """0: a peer's own model, raced on speed alone."""
     family: str = "bert"
 
-    def spec(self) -> ModelSpec:
-        """What FLOPs are counted from: the encoder without a head or texts."""
-        attention = SelfAttention(heads=self.heads, head_width=self.width // self.heads)
-        ffn = FeedForwardSpec(width=self.ffn, gated=self.family == "modernbert")
-        layers = tuple(
-            LayerSpec(attention=attention, ffn=ffn, attention_slot=n, ffn_slot=n)
-            for n in range(self.layers)
-        )
-        table = EmbeddingSpec(vocab=VOCABULARY, width=self.width, positions=512, types=2)
-        encoder = EncoderSpec(width=self.width, embedding=table, layers=layers)
-        text = TextSpec(query_prefix=(), query_suffix=(), passage_prefix=(), passage_suffix=())
-        return ModelSpec(family=self.family, encoder=encoder, text=text)
+    def encoder(self) -> EncoderSpec:
+        """The encoder, from which FLOPs are counted."""
+        from decoupled.model.hf.convert import family_of
+
+        return family_of(self.family).encoder(self.config())
 
     def config(self) -> dict[str, Any]:
         """The `config.json` of a ranking model of this shape."""

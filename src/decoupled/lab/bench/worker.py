@@ -5,29 +5,21 @@ A process for each keeps their thread pools and allocators apart, and makes the 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import resource
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from decoupled.errors import DecoupledError
-from decoupled.lab.bench.memory import in_use, memory_now, peak_since, reset_peak
 from decoupled.lab.bench.shapes import shape_named, texts, write_checkpoint
 
 BEST = 10
 """Ids that a query returns: as many as people show."""
-
-
-class Contender(Protocol):
-    """Something that ranks the passages of the race."""
-
-    def rank(self, query: str, count: int, best: int) -> list[str]:
-        """Ids of the best of the first `count` passages."""
-
-    def facts(self) -> dict[str, Any]:
-        """What a table should know about it."""
 
 
 def main() -> None:
@@ -82,7 +74,7 @@ class State:
         self.base = in_use(device)
         stays = memory_now() - before
         held = {"open_bytes": stays, "loaded_bytes": self.base}
-        return {"open_s": opened, **held, **self.contender.facts()}
+        return {"open_s": opened, **held, **self.contender.facts}
 
     def first(self, count: int) -> dict[str, Any]:
         """The first query of that size: its time, the most that it added to what opening left, and in all."""
@@ -98,7 +90,7 @@ class State:
 
     def stages(self, count: int) -> dict[str, Any]:
         """Where the time of a query goes; empty for contenders that do not know."""
-        if not hasattr(self.contender, "stages"):
+        if self.contender.stages is None:
             return {}
         times = [self.contender.stages(q, count, BEST) for q in self.texts.queries[:3]]
         return {name: sorted(one[name] for one in times)[1] for name in times[0]}
@@ -111,6 +103,54 @@ class State:
         if len(ids) != min(BEST, count):
             raise DecoupledError(f"{len(ids)} ids came back for {count} passages")
         return elapsed
+
+
+# Memory where the work is done: of this process, or of the GPU that it uses -----------------------
+
+
+def memory_now() -> int:
+    """Bytes of this process in memory."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, IndexError, ValueError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return pages * resource.getpagesize()
+
+
+def in_use(device: str) -> int:
+    """Bytes in use where the work is done."""
+    if device == "cpu":
+        return memory_now()
+    import torch
+
+    return int(torch.cuda.memory_allocated())
+
+
+def reset_peak(device: str) -> None:
+    """Begin to look for the peak anew, where the system lets us."""
+    if device != "cpu":
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+        return
+    # What was freed goes back first, or the next query would seem to need nothing.
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    with suppress(OSError):  # where it cannot be reset, the peak is that since the start
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def peak_since(device: str) -> int:
+    """The most bytes in memory since `reset_peak`."""
+    if device != "cpu":
+        import torch
+
+        return int(torch.cuda.max_memory_allocated())
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return next(int(x.split()[1]) * 1024 for x in lines if x.startswith("VmHWM:"))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7
 MARKERS = ("o", "s", "^", "D")
 BESIDE = 8
 """Series from which the legend stands beside the figure, which it would hide."""
+MARKED = 25
+"""Points of a line up to which each has a mark: on a longer one they would hide it."""
 INK = "#0b0b0b"
 """Colour of text and axes; inside a page it becomes the page's own, which may be light on dark."""
 
@@ -38,7 +40,7 @@ def svg(figure: Figure) -> str:
 
 def save(figures: Figure | Sequence[Figure], path: Path) -> None:
     """Write one figure, or several below each other, as the ending of the path says: .png or .svg."""
-    drawn = [figures] if isinstance(figures, Lines | Bars) else list(figures)
+    drawn = [figures] if isinstance(figures, Figure) else list(figures)
     if path.suffix == ".svg" and len(drawn) == 1:
         path.write_text(svg(drawn[0]), encoding="utf-8")
         return
@@ -66,15 +68,15 @@ def _canvas(figures: Sequence[Figure], *, titled: bool = True) -> Any:
     canvas = Canvas(figsize=(max(widths), sum(heights)), dpi=110, layout="constrained")
     rows = canvas.subplots(len(figures), 1, height_ratios=heights, squeeze=False)[:, 0]
     for figure, axes in zip(figures, rows, strict=True):
+        # Beside the names of bars there is more room to the left; marks stand above the axes.
+        side, pad = "right", 8
         if isinstance(figure, Lines):
+            side, pad = "left", 18 if figure.marks else 8
             _lines(figure, axes)
-        else:
+        elif isinstance(figure, Bars):
             _bars(figure, axes)
         if titled:
-            marked = isinstance(figure, Lines) and figure.marks
-            # Beside the names of bars there is more room to the left.
-            side = "right" if isinstance(figure, Bars) else "left"
-            axes.set_title(figure.title, fontsize=11, loc=side, pad=18 if marked else 8)
+            axes.set_title(figure.title, fontsize=11, loc=side, pad=pad)
         axes.spines[["top", "right"]].set_visible(False)
     return canvas
 
@@ -83,7 +85,7 @@ def _size(figure: Figure) -> tuple[float, float]:
     """Width and height in inches."""
     if isinstance(figure, Bars):
         return 7.2, 0.9 + 0.36 * len(figure.bars)
-    if len(figure.series) > BESIDE:
+    if isinstance(figure, Lines) and len(figure.series) > BESIDE:
         return 10.2, max(4.3, 0.6 + 0.17 * len(figure.series))
     return 7.2, 4.3
 
@@ -97,7 +99,7 @@ def _lines(figure: Lines, axes: Any) -> None:
             [p.y for p in series.points],
             [p.spread for p in series.points] if any(p.spread for p in series.points) else None,
             color=colour,
-            marker=marker if series.marked else None,
+            marker=marker if not series.line or len(series.points) <= MARKED else None,
             markersize=5,
             linestyle=("--" if series.dashed else "-") if series.line else "none",
             label=series.name,
@@ -138,8 +140,8 @@ def _scale(axes: Any, figure: Lines, points: Sequence[Any]) -> None:
             getattr(axes, f"set_{name}lim")(0)
     if figure.x.whole:
         axes.xaxis.get_major_locator().set_params(integer=True)
-        if len(places := {p.x for p in points}) == 1:
-            axes.set_xlim(min(places) - 0.5, min(places) + 0.5)
+        if len(positions := {p.x for p in points}) == 1:
+            axes.set_xlim(min(positions) - 0.5, min(positions) + 0.5)
 
 
 def _bars(figure: Bars, axes: Any) -> None:

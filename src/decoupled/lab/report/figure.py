@@ -5,10 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
-from typing import TypeAlias
-
-MARKED = 25
-"""Points of a line up to which each has a mark."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +26,6 @@ class Series:
     points: tuple[Point, ...]
     line: bool = True
     dashed: bool = False
-
-    @property
-    def marked(self) -> bool:
-        """Does each point have a mark? On a long line they would hide it; without one nothing else shows."""
-        return not self.line or len(self.points) <= MARKED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,26 +50,34 @@ class Mark:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lines:
-    """Series over a numeric axis."""
+class Figure:
+    """What every figure has."""
 
     name: str
     """Also the name of its files."""
     title: str
     caption: str
     x: Axis
-    y: Axis
-    series: tuple[Series, ...]
-    marks: tuple[Mark, ...] = ()
     commands: tuple[str, ...] = ()
 
     def rows(self) -> list[tuple[object, ...]]:
         """Header and rows of the values."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines(Figure):
+    """Series over a numeric axis."""
+
+    y: Axis
+    series: tuple[Series, ...]
+    marks: tuple[Mark, ...] = ()
+
+    def rows(self) -> list[tuple[object, ...]]:
+        """A row for each point."""
+        every = ((series.name, point) for series in self.series for point in series.points)
         head = ("series", self.x.title, self.y.title, "note")
-        rows: list[tuple[object, ...]] = [head]
-        for series in self.series:
-            rows += [(series.name, shown(p.x), shown(p.y), p.note) for p in series.points]
-        return rows
+        return [head, *((name, shown(p.x), shown(p.y), p.note) for name, p in every)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,23 +91,15 @@ class Bar:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bars:
+class Bars(Figure):
     """Values of named things; bars begin at 0, so that their lengths compare."""
 
-    name: str
-    title: str
-    caption: str
-    x: Axis
     bars: tuple[Bar, ...]
-    commands: tuple[str, ...] = ()
 
     def rows(self) -> list[tuple[object, ...]]:
-        """Header and rows of the values."""
-        head: tuple[object, ...] = ("name", self.x.title, "note")
+        """A row for each bar."""
+        head = ("name", self.x.title, "note")
         return [head, *((bar.name, shown(bar.value), bar.note) for bar in self.bars)]
-
-
-Figure: TypeAlias = Lines | Bars
 
 
 @dataclass(frozen=True, kw_only=True)

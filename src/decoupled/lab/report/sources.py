@@ -28,14 +28,14 @@ KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """Everything that was read."""
+    """Everything that was read: what figures are drawn from, by kind."""
 
-    sweeps: tuple[tuple[Json, ...], ...] = ()
+    sweep: Sequence[Sequence[Json]] = ()
     """The lines of each sweep, in order of the splits."""
-    layers: tuple[Json, ...] = ()
-    costs: tuple[Json, ...] = ()
-    benches: tuple[Json, ...] = ()
-    adapted: tuple[Json, ...] = ()
+    layers: Sequence[Json] = ()
+    cost: Sequence[Json] = ()
+    bench: Sequence[Json] = ()
+    adapt: Sequence[Json] = ()
     """What `adapt` says of a model."""
     skipped: tuple[str, ...] = ()
     """Names of files that hold none of these."""
@@ -43,33 +43,27 @@ class Sources:
 
 def read_sources(paths: Iterable[Path]) -> Sources:
     """Read files, and folders of files; one that holds nothing of use is named, none at all is an error."""
-    read: dict[str, list[Any]] = {kind: [] for kind in KINDS}
-    skipped = []
+    read: dict[str, list[Any]] = {}
+    skipped: list[str] = []
     for path in _files(paths):
         documents = _documents(path)
         kind = documents[0].get("kind") if documents else None
         if kind not in KINDS or (kind == "bench" and not documents[0].get("rows")):
             skipped.append(path.name)  # a race that was cut off has no rows
             continue
-        _check(path, documents, kind)
-        if kind == "sweep":
-            read[kind].append(tuple(sorted(documents, key=lambda line: line["split"])))
-        else:
-            read[kind].append(documents[0])
-    if not any(read.values()):
+        if lacking := [n for one in documents for n in KINDS[kind] if n not in one]:
+            raise InputError(
+                f"{path} says that it is of `{kind}` and lacks {lacking[0]!r}; make it again, or leave it out"
+            )
+        lines = tuple(sorted(documents, key=lambda line: line.get("split", 0)))
+        read.setdefault(kind, []).append(lines if kind == "sweep" else documents[0])
+    if not read:
         named = ", ".join(skipped) or "no file"
         raise InputError(
             f"nothing to draw in {named}; give what `decoupled lab sweep`, `layers`, `cost`, `bench` or "
             "`decoupled adapt` wrote"
         )
-    return Sources(
-        sweeps=tuple(read["sweep"]),
-        layers=tuple(read["layers"]),
-        costs=tuple(read["cost"]),
-        benches=tuple(read["bench"]),
-        adapted=tuple(read["adapt"]),
-        skipped=tuple(skipped),
-    )
+    return Sources(**read, skipped=tuple(skipped))
 
 
 def _files(paths: Iterable[Path]) -> list[Path]:
@@ -80,16 +74,6 @@ def _files(paths: Iterable[Path]) -> list[Path]:
         inside = path.iterdir() if path.is_dir() else [path]
         files += sorted(p for p in inside if path == p or p.suffix in (".json", ".jsonl"))
     return files
-
-
-def _check(path: Path, documents: Sequence[Json], kind: str) -> None:
-    """Raise where a file says what it is and lacks what figures are drawn from."""
-    for document in documents:
-        lacking = [name for name in KINDS[kind] if name not in document]
-        if lacking:
-            raise InputError(
-                f"{path} says that it is of `{kind}` and lacks {lacking[0]!r}; make it again, or leave it out"
-            )
 
 
 def _documents(path: Path) -> list[Json]:

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 
 from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Section, Series
 from decoupled.lab.report.sources import Json
-from decoupled.lab.study.suggest import suggest
+from decoupled.train.suggest import suggest
 
 LAYER = Axis(title="layer (0 is the embedding)", whole=True)
 DISTANCE = Axis(title="cosine distance", zero=True)

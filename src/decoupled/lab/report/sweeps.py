@@ -1,18 +1,24 @@
-"""Figures of sweeps: score, speed-up and time against the split."""
+"""Figures of sweeps: score and speed-up against the split."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import PurePath
 from statistics import median
 
+from decoupled.errors import InputError
 from decoupled.lab.report.figure import Axis, Lines, Mark, Point, Section, Series
 from decoupled.lab.report.sources import Json
-from decoupled.lab.study.suggest import KEEP, best_trade_off, knees
 
 SPLIT = Axis(title="split (layers that read each text alone)", whole=True)
 Sweep = Sequence[Json]
+KEEP = 0.98
+"""Share of the joint model's score that a split should keep. DeFormer's choice, layer 9 of 12, keeps 97 to
+99.8% on its five tasks."""
+VISIBLE = 0.99
+"""Below this share of the joint score a loss is visible."""
 
 
 def sweep_sections(sweeps: Sequence[Sweep]) -> list[Section]:
@@ -20,9 +26,8 @@ def sweep_sections(sweeps: Sequence[Sweep]) -> list[Section]:
     sections = []
     for name in dict.fromkeys(map(dataset_of, sweeps)):
         own = [lines for lines in sweeps if dataset_of(lines) == name]
-        figures = [_against_split(name, own), _speedups(name, own[0]), _against_time(name, own)]
-        drawn = tuple(figure for figure in figures if figure is not None)
-        sections.append(Section(title=name, text=_verdict(own), figures=drawn))
+        figures = (_against_split(name, own), _speedups(name, own[0]))
+        sections.append(Section(title=name, text=_verdict(own), figures=figures))
     return sections
 
 
@@ -30,6 +35,37 @@ def dataset_of(lines: Sweep) -> str:
     """The dataset of a sweep: its task, or the name of its data where the task is any pairs."""
     first = lines[0]
     return first["task"] if first["task"] != "pairs" else str(first["data"][0]).split(".")[0]
+
+
+def best_trade_off(scores: Mapping[int, float], *, keep: float = KEEP) -> int:
+    """The deepest split that keeps that share of the joint model's score, as does every one before it."""
+    if 0 not in scores:
+        raise InputError(
+            f"the splits {', '.join(map(str, sorted(scores)))} were scored without the joint model; "
+            "score split 0 too"
+        )
+    best = 0
+    for split in sorted(scores):
+        if scores[split] < keep * scores[0]:
+            break
+        best = split
+    return best
+
+
+def knees(scores: Mapping[int, float]) -> tuple[int, int]:
+    """The two bends of a curve of scores (Decoupled Transformer, figure 3).
+
+    They are the deepest split before the loss becomes visible, and the one before the steepest fall.
+    """
+    order = sorted(scores)
+    if len(order) < 3:
+        raise InputError(f"{len(order)} splits were scored; two knees need at least 3")
+    drops = [(scores[a] - scores[b]) / (b - a) for a, b in pairwise(order)]
+    first = best_trade_off(scores, keep=VISIBLE)
+    # A second knee at or before the first says nothing new, so it is looked for beyond.
+    after = [n for n in range(len(drops)) if order[n] >= first]
+    steepest = max(after, key=lambda n: drops[n], default=len(drops) - 1)
+    return first, order[steepest]
 
 
 def main_curve(sweeps: Sequence[Sweep]) -> dict[int, float]:
@@ -101,10 +137,10 @@ def _scored(line: Json) -> Point:
 def _knee_marks(curve: dict[int, float]) -> tuple[Mark, ...]:
     if len(curve) < 4:
         return ()
-    bends = knees(curve)
-    marks = [Mark(x=bends.first, text=f"loss is visible beyond {bends.first}")]
-    if bends.second != bends.first:
-        marks.append(Mark(x=bends.second, text=f"steepest fall beyond {bends.second}"))
+    first, second = knees(curve)
+    marks = [Mark(x=first, text=f"loss is visible beyond {first}")]
+    if second != first:
+        marks.append(Mark(x=second, text=f"steepest fall beyond {second}"))
     return tuple(marks)
 
 
@@ -154,46 +190,6 @@ def query_times(lines: Sweep) -> dict[int, float]:
             clock = line["latency_ms"]
             times[line["split"]] = typical * clock["split"]["median"] / clock["joint"]["median"]
     return times
-
-
-def _against_time(name: str, sweeps: Sequence[Sweep]) -> Lines | None:
-    series: list[Series] = []
-    every: list[Point] = []
-    for lines in sweeps:
-        times = query_times(lines)
-        points = tuple(
-            Point(x=times[line["split"]], y=line["score"], note=f"k={line['split']}")
-            for line in lines
-            if line["split"] in times
-        )
-        if points:
-            words = f"{_model(lines)}, {_training(lines)}"
-            series.append(Series(name=words, points=points, line=False))
-            every += points
-    if not every:
-        return None
-    metric = sweeps[0][0]["metric"]
-    return Lines(
-        name=f"{name}-pareto",
-        title=f"{name}: {metric} against the time of a query",
-        caption=(
-            f"{sweeps[0][0].get('candidates', 0)} passages, scaled to the joint model's median. The line "
-            "joins the splits that no other beats."
-        ),
-        x=Axis(title="milliseconds", log=True),
-        y=Axis(title=metric),
-        series=(Series(name="Pareto front", points=front(every), dashed=True), *series),
-        commands=_commands(sweeps),
-    )
-
-
-def front(points: Sequence[Point]) -> tuple[Point, ...]:
-    """The points that no other beats in cost and score, by rising cost."""
-    best: list[Point] = []
-    for point in sorted(points, key=lambda p: (p.x, -p.y)):
-        if not best or point.y > best[-1].y:
-            best.append(point)
-    return tuple(best)
 
 
 def _model(lines: Sweep) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from html import escape
@@ -18,8 +18,13 @@ from decoupled.lab.report.figure import Figure, Section, shown, to_csv
 from decoupled.lab.report.money import cost_sections, peer_sections
 from decoupled.lab.report.sources import Sources, read_sources
 from decoupled.lab.report.studies import adapted_sections, layer_sections
-from decoupled.lab.report.sweeps import dataset_of, main_curve, says_nothing, sweep_sections
-from decoupled.lab.study.suggest import best_trade_off
+from decoupled.lab.report.sweeps import (
+    best_trade_off,
+    dataset_of,
+    main_curve,
+    says_nothing,
+    sweep_sections,
+)
 
 LEAD = "What a split loses, what it saves, and where to split."
 
@@ -29,28 +34,16 @@ class Written:
     """What was written."""
 
     page: Path
-    figures: tuple[str, ...]
     folder: Path
     """Where the PNG and CSV files are."""
+    figures: tuple[str, ...]
     skipped: tuple[str, ...]
     """Files with nothing to draw."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "page": str(self.page),
-            "folder": str(self.folder),
-            "figures": list(self.figures),
-            "skipped": list(self.skipped),
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tile:
-    """A figure of a few characters, and what it says."""
-
-    value: str
-    text: str
+        values = vars(self).items()
+        return {name: str(v) if isinstance(v, Path) else list(v) for name, v in values}
 
 
 def report(
@@ -88,52 +81,48 @@ def report(
 def sections_of(sources: Sources) -> tuple[Section, ...]:
     """Every section that the sources can fill, figures with names of their own."""
     sections = (
-        *sweep_sections(sources.sweeps),
-        *adapted_sections(sources.adapted),
+        *sweep_sections(sources.sweep),
+        *adapted_sections(sources.adapt),
         *layer_sections(sources.layers),
-        *cost_sections(sources.costs),
-        *peer_sections(sources.benches),
+        *cost_sections(sources.cost),
+        *peer_sections(sources.bench),
     )
-    return tuple(_apart(sections))
-
-
-def _apart(sections: Iterable[Section]) -> Iterator[Section]:
-    """Two studies of one dataset must not share names: they are those of files and of places in the page."""
+    # Two studies of one dataset must not share names, which are those of files and of anchors in the page.
     seen: Counter[str] = Counter()
-    for section in sections:
-        figures = []
-        for figure in section.figures:
-            seen[figure.name] += 1
-            count = seen[figure.name]
-            figures.append(replace(figure, name=f"{figure.name}-{count}") if count > 1 else figure)
-        yield replace(section, figures=tuple(figures))
+
+    def own(figure: Figure) -> Figure:
+        seen[figure.name] += 1
+        count = seen[figure.name]
+        return replace(figure, name=f"{figure.name}-{count}") if count > 1 else figure
+
+    return tuple(replace(one, figures=tuple(map(own, one.figures))) for one in sections)
 
 
-def tiles(sources: Sources) -> list[Tile]:
-    """The answer in short: for each dataset the split that keeps its score."""
-    answers = []
-    for name in dict.fromkeys(map(dataset_of, sources.sweeps)):
-        sweeps = [lines for lines in sources.sweeps if dataset_of(lines) == name]
+def tiles(sources: Sources) -> dict[str, str]:
+    """The answer in short: for each dataset what its best split keeps, and that split in few characters."""
+    answers = {}
+    for name in dict.fromkeys(map(dataset_of, sources.sweep)):
+        sweeps = [lines for lines in sources.sweep if dataset_of(lines) == name]
         curve = main_curve(sweeps)
         if curve and curve[0] and not says_nothing(curve, sweeps):
             best = best_trade_off(curve)
             kept = f"{shown(round(curve[best], 1))} of {shown(round(curve[0], 1))} kept"
-            answers.append(Tile(value=f"k = {best}", text=f"{name}: {kept}"))
+            answers[f"{name}: {kept}"] = f"k = {best}"
     return answers
 
 
 # The page -----------------------------------------------------------------------------------------
 
 
-def render(title: str, tiles: Sequence[Tile], sections: Sequence[Section]) -> str:
+def render(title: str, tiles: Mapping[str, str], sections: Sequence[Section]) -> str:
     """One HTML file that needs nothing beside it: no script, style or font from elsewhere."""
     style = files("decoupled.lab.report").joinpath("page.css").read_text(encoding="utf-8")
     links = "".join(
         f'<a href="#section-{n}">{escape(section.title)}</a>' for n, section in enumerate(sections)
     )
     shown_tiles = "".join(
-        f'<div class="tile"><b>{escape(tile.value)}</b><span>{escape(tile.text)}</span></div>'
-        for tile in tiles
+        f'<div class="tile"><b>{escape(split)}</b><span>{escape(text)}</span></div>'
+        for text, split in tiles.items()
     )
     body = "".join(_section(section, n) for n, section in enumerate(sections))
     foot = f"decoupled {version('decoupled-transformer')}, {date.today().isoformat()}."

@@ -4,14 +4,13 @@ Three curves over the layers (DeFormer, figures 2 and 5): how much the states of
 beside it; the cosine distance between the states of the joint and of a split model, by side; and the share of
 attention that crosses the boundary between the texts.
 
-Shapes: B pairs, Q query tokens, P passage tokens, T = Q + P, D width, H heads.
+Shapes: B pairs in G groups of N, P passage tokens, T tokens of both texts, D width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,19 +19,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoupled.errors import InputError
+from decoupled.index.documents import Pair
+from decoupled.lab.bench.report import commit
 from decoupled.measure.table import ResultTable
 from decoupled.model.model import Model
-from decoupled.model.nn.block import Context
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.progress import Progress, counter
-from decoupled.model.spec import Side
-from decoupled.train.data.batches import Batch, Batches, repeated
+from decoupled.model.progress import Progress
+from decoupled.train.data.batches import Batch
 from decoupled.train.data.examples import Examples
 from decoupled.train.reshape import teacher_of
-
-Curve = tuple[float, ...]
-TOKENS = 4096
-"""Padded tokens of a batch: every layer's states and scores are held at once."""
+from decoupled.train.suggest import (
+    CrossingSums,
+    Curve,
+    crossed,
+    judging,
+    layer_states,
+    study_batches,
+    suggest,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +71,34 @@ class LayerStudy:
         return {name: _rounded(value) for name, value in asdict(self).items()}
 
 
+def layers(
+    model: Model,
+    *,
+    data: Iterable[Pair],
+    task: str = "pairs",
+    others: Mapping[str, Model] | None = None,
+    passages: int = 100,
+    queries: int = 5,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """How each layer uses the other text, how far splits depart from the joint model, and where to split.
+
+    `passages` are each read beside `queries` queries; `others` are models to compare, by name.
+    """
+    ready = judging(model, data, task, None)
+    curves = layer_curves(
+        model,
+        ready.examples(model),
+        others=others,
+        passages=passages,
+        queries=queries,
+        progress=progress,
+    )
+    suggestion = suggest(curves.crossing_query, curves.crossing_passage)
+    facts = {"kind": "layers", "commit": commit(), "task": ready.task.name, **curves.to_json()}
+    return {**facts, "suggestion": suggestion.to_json()}
+
+
 def layer_curves(
     model: Model,
     examples: Examples,
@@ -96,124 +128,29 @@ def layer_curves(
     # would be that of the position table. Positions that enter in the attention are relative.
     moving = joint.spec.encoder.embedding.positions
     still = Model.split(joint, at=0, positions="offset") if moving else joint
-    joint.net.eval()
-    batches = Batches(chosen, joint.device, pad=joint.spec.text.pad)
-    step = counter(progress, len(chosen))
     with torch.inference_mode():
-        for batch in batches.walk(batches.ordered(TOKENS * queries)):
-            sums.add(joint.net, batch, compared)
+        for batch in study_batches(joint, chosen, progress):
+            sums.add(joint.net, batch)
             sums.add_variance(still.net, batch)
-            step(len(batch.rows))
     return sums.result(pairs=len(chosen), passages=chosen.groups)
-
-
-def crossed(examples: Examples, *, passages: int, queries: int, seed: int = 0) -> Examples:
-    """Groups of one passage with `queries` queries: its own first, then some of other pairs."""
-    draw = np.random.default_rng(seed)
-    order = draw.permutation(np.unique(examples.passage_of))[:passages]
-    every = np.unique(examples.query_of)
-    query_of, passage_of = [], []
-    for passage in order.tolist():
-        own = np.unique(examples.query_of[examples.passage_of == passage])
-        chosen = draw.permutation(own)[:queries].tolist()
-        rest = (q for q in draw.permutation(every).tolist() if q not in own)
-        chosen += islice(rest, queries - len(chosen))
-        if len(chosen) < queries:
-            raise InputError(
-                f"the data has {len(every)} different queries; give at least "
-                f"{queries}, so that passages can be read beside several"
-            )
-        query_of += chosen
-        passage_of += [passage] * queries
-    zeros = np.zeros(len(query_of), np.int32)
-    return replace(
-        examples,
-        query_of=np.asarray(query_of, np.int32),
-        passage_of=np.asarray(passage_of, np.int32),
-        label=np.stack([zeros, zeros], 1),
-        score=zeros.astype(np.float32),
-        question=zeros,
-        part=zeros,
-        per_group=queries,
-        share="none",
-        truth=None,
-    )
-
-
-# One batch ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Passed:
-    """The states of every layer of one model for a batch, the embedding first, `[B,T,D]` each."""
-
-    states: list[Tensor]
-    contexts: list[Context]
-    """Of the layers above the split."""
-
-
-def layer_states(net: PairEncoder, batch: Batch) -> Passed:
-    """Run a model at its own split and keep what every layer gives, both sides in one sequence."""
-    query_real, passage_real = batch.real
-    query, query_end = _alone(net, "query", batch)
-    passage, passage_end = _alone(net, "passage", batch)
-    kept = [torch.cat(pair, 1) for pair in zip(query, passage, strict=True)]
-    x_BTD, frame = net.join(query_end, query_real, passage_end, passage_real, padded=True)
-    contexts: list[Context] = []
-
-    def observe(context: Context, _: Tensor, y_BTD: Tensor) -> None:
-        contexts.append(context)
-        kept.append(y_BTD)
-
-    net.stack(x_BTD, frame, first=net.spec.split, observe=observe)
-    return Passed(states=kept, contexts=contexts)
-
-
-def _alone(net: PairEncoder, side: Side, batch: Batch) -> tuple[list[Tensor], Tensor]:
-    """States of one side up to the split, and what the cross component is given of it."""
-    ids, real, repeat = (getattr(batch, f"{side}_{name}") for name in ("ids", "real", "repeat"))
-    ids, real = repeated(ids, repeat), repeated(real, repeat)
-    inputs: list[Tensor] = []
-    end = net.hidden(
-        side,
-        ids,
-        real,
-        query_length=batch.real[0].sum(1, keepdim=True),
-        padded=True,
-        observe=lambda _, x_BTD, __: inputs.append(x_BTD),
-    )
-    return [*inputs, end], net.restore(side, net.compress(side, end))
-
-
-def crossing(net: PairEncoder, passed: Passed, number: int, query: int) -> tuple[Tensor, Tensor]:
-    """Share of attention that crosses the boundary in layer `number`, by row: `[B,Q]` and `[B,P]`."""
-    context = next(c for c in passed.contexts if c.number == number)
-    block = net.stack.attending(context)
-    share_BTT = block.weights(passed.states[number], context).mean(1)
-    return share_BTT[:, :query, query:].sum(-1), share_BTT[:, query:, :query].sum(-1)
 
 
 class _Sums:
     """Running sums over the tokens of all batches."""
 
     def __init__(self, layers: int, queries: int, compared: Mapping[str, Model]) -> None:
-        self.layers, self.queries = layers, queries
+        self.layers, self.queries, self.compared = layers, queries, compared
         self.variance: list[list[float]] = []
-        self.crossing = np.zeros((2, layers))
-        self.tokens = np.zeros(2)
+        self.crossing = CrossingSums(layers)
         self.distance = {name: np.zeros((2, layers + 1)) for name in compared}
-        self.splits = {name: model.spec.split for name, model in compared.items()}
 
-    def add(self, net: PairEncoder, batch: Batch, compared: Mapping[str, Model]) -> None:
+    def add(self, net: PairEncoder, batch: Batch) -> None:
         joint = layer_states(net, batch)
         query = batch.query_ids.shape[1]
         sides = (slice(0, query), slice(query, None))
         real = batch.real
-        self.tokens += [int(mask.sum()) for mask in real]
-        for number in range(self.layers):
-            for side, share in enumerate(crossing(net, joint, number, query)):
-                self.crossing[side, number] += float(share[real[side]].sum())
-        for name, model in compared.items():
+        self.crossing.add(net, batch, joint)
+        for name, model in self.compared.items():
             # Layers that a model has beyond the joint one's have nothing to be compared with.
             theirs = layer_states(model.net, batch).states[: self.layers + 1]
             for number, (ours, other) in enumerate(zip(joint.states, theirs, strict=True)):
@@ -239,19 +176,21 @@ class _Sums:
 
     def result(self, *, pairs: int, passages: int) -> LayerStudy:
         variance = np.asarray(self.variance)
-        crossing_query, crossing_passage = self.crossing / self.tokens[:, None]
+        crossing_query, crossing_passage = self.crossing.curves()
+        tokens = self.crossing.tokens[:, None]
         distances = {}
         for name, sums in self.distance.items():
-            query, passage = map(tuple, (sums / self.tokens[:, None]).tolist())
-            distances[name] = Distance(split=self.splits[name], query=query, passage=passage)
+            query, passage = map(tuple, (sums / tokens).tolist())
+            split = self.compared[name].spec.split
+            distances[name] = Distance(split=split, query=query, passage=passage)
         return LayerStudy(
             layers=self.layers,
             pairs=pairs,
             passages=passages,
             variance=tuple(variance.mean(0).tolist()),
             variance_spread=tuple(variance.var(0).tolist()),
-            crossing_query=tuple(crossing_query.tolist()),
-            crossing_passage=tuple(crossing_passage.tolist()),
+            crossing_query=crossing_query,
+            crossing_passage=crossing_passage,
             distances=distances,
         )
 

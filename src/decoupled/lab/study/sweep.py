@@ -6,7 +6,7 @@ A sweep is a file of JSON lines, one per split. It may be stopped at any time an
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 
 from decoupled.errors import InputError
+from decoupled.index.documents import Pair
 from decoupled.lab.bench.report import commit
 from decoupled.lab.study.timing import timed
 from decoupled.measure.counts import published_speedup, token_layers_saved, work
 from decoupled.measure.metrics import answer_f1, kendall
 from decoupled.measure.table import ResultTable
-from decoupled.model.codec import bytes_per_token
+from decoupled.model.codec import bytes_per_token, parse_codec
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.train.data.examples import Examples
-from decoupled.train.data.prepare import to_judge
+from decoupled.train.data.prepare import prepare, to_judge
 from decoupled.train.data.tasks import Task
 from decoupled.train.evaluate import (
     Floats,
@@ -40,9 +41,73 @@ from decoupled.train.loop.checkpoint import read_lines
 from decoupled.train.place import Progress
 from decoupled.train.recipe import Recipe
 from decoupled.train.reshape import teacher_of
-from decoupled.train.run import Data, Setting, train_model
+from decoupled.train.run import Data, Setting, suited, train_model
+from decoupled.train.suggest import judging
 
 TRAINED_AS = ("name", "optimiser", "weights", "temperature", "seed")
+
+
+def sweep(  # noqa: PLR0913 (the options of a sweep)
+    model: Model,
+    *,
+    data: Iterable[Pair],
+    out: str | Path,
+    task: str = "pairs",
+    limit: int = 500,
+    splits: Sequence[int] | None = None,
+    train: Iterable[Pair] | None = None,
+    recipe: Recipe | str = "distill",
+    codec: str = "int8",
+    candidates: int = 20,
+    rounds: int = 5,
+    about: Mapping[str, Any] | None = None,
+    on_split: Callable[[dict[str, Any], bool], None] | None = None,
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """Score, agreement, FLOPs, latency and bytes of every split: the lines of the file `out`, which goes on.
+
+    The first `limit` queries judge. With `train` every split is distilled on those pairs first. `about` says
+    what the model and the data are called; a file with other words is refused. `on_split(line, fresh)` hears
+    of each line, and whether it was measured now; `progress` of what training logs.
+    """
+    parse_codec(codec)
+    ready = judging(model, data, task, limit)
+    examples, training = ready.examples(model), None
+    if train is not None:
+        training = Training(
+            examples=prepare(train, model, task).examples(model),
+            recipe=suited(recipe) if isinstance(recipe, str) else recipe,
+            out=Path(f"{out}.run"),
+        )
+    timed = min(candidates, len(examples.passages))
+    names = about or {}
+    # What makes a sweep the same one: a file with other values is not gone on with.
+    identity = {
+        "kind": "sweep",
+        "model": names.get("model"),
+        "fingerprint": Model.split(model, at=len(model.spec.layers)).fingerprint[:16],
+        "task": ready.task.name,
+        "data": names.get("data"),
+        "limit": limit,
+        "codec": codec,
+        "candidates": timed,
+        "rounds": rounds,
+        "training": training and {"data": names.get("train"), **training.settings()},
+        "command": names.get("command"),
+    }
+    swept = Sweep(
+        model=model,
+        task=ready.task,
+        examples=examples,
+        codec=codec,
+        training=training,
+        candidates=timed,
+        rounds=rounds,
+        about=identity,
+    )
+    # The joint model is what all others are compared with.
+    chosen = range(len(model.spec.layers) + 1) if splits is None else sorted({*splits, 0})
+    return run_sweep(swept, chosen, Path(out), on_split=on_split, progress=progress)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +169,8 @@ class Training:
     def settings(self) -> dict[str, Any]:
         """The fields of the recipe that the lines of a sweep tell."""
         recipe = to_json(self.recipe)
-        recipe |= recipe["settings"]
-        return {name: recipe[name] for name in TRAINED_AS}
+        flat = {**recipe, **recipe["settings"]}
+        return {name: flat[name] for name in TRAINED_AS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,8 +266,8 @@ def _train(swept: Sweep, model: Model, progress: Progress | None) -> Model:
 
 def _run_folder(swept: Sweep, at: int) -> Path | None:
     """Where the training of a split keeps its checkpoint."""
-    training = swept.training
-    return training.out / f"k{at}" if training is not None and training.out is not None else None
+    out = swept.training and swept.training.out
+    return out / f"k{at}" if out else None
 
 
 def _lengths(examples: Examples) -> dict[str, int]:
@@ -212,8 +277,7 @@ def _lengths(examples: Examples) -> dict[str, int]:
     return {"query": int(np.median(query)), "passage": int(np.median(passage))}
 
 
-def _flops(swept: Sweep, model: Model, *, query: int, passage: int) -> dict[str, Any]:
-    lengths = {"query": query, "passage": passage}
+def _flops(swept: Sweep, model: Model, **lengths: int) -> dict[str, Any]:
     joint = work(swept.joint.spec, **lengths, heads=[swept.task.head])
     ours = work(model.spec, **lengths, heads=[swept.task.head])
     at = model.spec.split
@@ -254,13 +318,15 @@ def run_sweep(
     if wrong := [k for k in splits if not 0 <= k <= last]:
         raise InputError(f"split {wrong[0]} is asked for, but the encoder has {last} layers")
     known = {line["split"]: line for line in _own_lines(swept, out)}
-    _rewrite(out, list(known.values()))
+    out.parent.mkdir(parents=True, exist_ok=True)
     for at in splits:
         fresh = at not in known
         if fresh:
             known[at] = measure_split(swept, at, progress)
-            with out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(known[at]) + "\n")
+            # The whole file in one step: what a kill cut off goes, and nothing is cut off.
+            draft = out.with_name(f".{out.name}.draft")
+            draft.write_text("".join(json.dumps(line) + "\n" for line in known.values()), "utf-8")
+            draft.replace(out)
             if (folder := _run_folder(swept, at)) is not None:
                 checkpoint.clear(folder)
         if on_split is not None:
@@ -278,14 +344,6 @@ def _own_lines(swept: Sweep, out: Path) -> list[dict[str, Any]]:
                     f"{name}={value!r}; choose another file, or delete it"
                 )
     return lines
-
-
-def _rewrite(out: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """Only whole lines: what a kill cut off goes before anything is appended."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    draft = out.with_name(f".{out.name}.draft")
-    draft.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    draft.replace(out)
 
 
 def sweep_table(lines: Sequence[dict[str, Any]]) -> ResultTable:
