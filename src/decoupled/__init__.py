@@ -31,7 +31,7 @@ _MOVED = {
     "fit_scoring": "train.fit.scoring",
     "info": "measure.info",
     "layers": "lab.study.layers",
-    "plan": "lab.capacity",
+    "plan": "serve.cluster.capacity",
     "recipe": "train.run",
     "reindex": "index.build",
     "report": "lab.report.write",

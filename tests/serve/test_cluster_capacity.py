@@ -10,7 +10,9 @@ import pytest
 
 from commands import Commands
 from decoupled.errors import InputError
-from decoupled.lab.capacity import (
+from decoupled.model.model import Model
+from decoupled.runtime.open import open_runtime
+from decoupled.serve.cluster.capacity import (
     OVERHEAD_MS,
     RETRIEVE_MS,
     Rates,
@@ -20,8 +22,6 @@ from decoupled.lab.capacity import (
     measure,
     retrieve_ms,
 )
-from decoupled.model.model import Model
-from decoupled.runtime.open import open_runtime
 
 RATES = Rates(
     runtime="torch",

@@ -18,7 +18,7 @@ from decoupled.train.settings import recipe_changes
 
 if TYPE_CHECKING:
     from decoupled.index.documents import Pair
-    from decoupled.lab.capacity import Planned
+    from decoupled.serve.cluster.capacity import Planned
 
 Checkpoint = Annotated[str, Argument(metavar="MODEL", help="Checkpoint, hub name or model folder.")]
 JOINT_MS = 4600 / 640  # device time of a pair in the joint model of DeFormer's example
@@ -214,7 +214,7 @@ def plan(
     as_json: opt.Json = False,
 ) -> None:
     """Say how many shards, how much disk, memory and time an index needs, by rates of this machine."""
-    from decoupled.lab.capacity import plan as plan_capacity
+    from decoupled.serve.cluster.capacity import plan as plan_capacity
 
     estimate = partial(plan_capacity, passages, tokens=tokens, codec=codec, model=model)
     estimate = partial(estimate, rate=rate, latency=latency)
