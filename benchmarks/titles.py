@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from decoupled import Engine, Index, Passage, read_passages
-from decoupled.index.documents import Query
 from decoupled.lab.script import options, write_report
 from decoupled.measure.metrics import Qrels, ndcg
+from decoupled.measure.pairs import Query
 from decoupled.measure.retrieval import judged_queries, retrieve
 from decoupled.model.tokens import as_sentence
 

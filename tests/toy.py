@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from mixture import Dataset
 
-from decoupled.index.documents import Pair, Span
+from decoupled.measure.pairs import Pair, Span
 from decoupled.model.tokens import Passage
 
 PLACES = (

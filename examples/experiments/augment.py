@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from decoupled.errors import InputError
-from decoupled.index.documents import Pair
+from decoupled.measure.pairs import Pair
 from decoupled.model.spec import TextSpec
 from decoupled.model.states import Ragged
 from decoupled.train.data.batches import Groups

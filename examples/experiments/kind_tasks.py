@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 import decoupled as dc
 from decoupled.errors import InputError
-from decoupled.index.documents import Pair, Span, read_pairs
 from decoupled.measure.counts import work
 from decoupled.measure.metrics import best_over
+from decoupled.measure.pairs import Pair, Span, read_pairs
 from decoupled.methods.method import apply
 from decoupled.methods.names import parse
 from decoupled.methods.tree.text import parsed

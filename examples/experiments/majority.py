@@ -10,8 +10,8 @@ from itertools import chain
 from pathlib import Path
 
 import decoupled as dc
-from decoupled.index.documents import Pair
 from decoupled.lab.script import options, write_report
+from decoupled.measure.pairs import Pair
 
 SETS = ("mnli", "mrpc", "twitter", "boolq", "nli", "qqp", "paws", "scitail", "race", "squad2")
 

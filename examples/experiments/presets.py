@@ -21,7 +21,7 @@ from augment import bm25_of, with_hard_negatives
 from stored import load_examples, save_examples
 
 from decoupled import Model, read_pairs
-from decoupled.index.documents import Pair
+from decoupled.measure.pairs import Pair
 from decoupled.methods.pretrain.gazetteer import made_gazetteer
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import SelfAttention

@@ -37,9 +37,9 @@ import numpy as np
 import torch
 from bm25 import Bm25
 
-from decoupled.index.documents import Pair
 from decoupled.lab.script import options, write_report
 from decoupled.measure.metrics import ndcg, paired_difference
+from decoupled.measure.pairs import Pair
 from decoupled.model.folder import starter_model, write_scoring
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring

@@ -25,10 +25,10 @@ import pyarrow.compute as pc
 import sets
 
 from decoupled import Engine, Index, Passage
-from decoupled.index.documents import Pair
 from decoupled.lab.script import options, write_report
 from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import best_over, mrr, ndcg, normalised_gain, recall, reciprocal_rank
+from decoupled.measure.pairs import Pair
 from decoupled.measure.retrieval import retrieve
 from decoupled.methods.exits.fit import ONE_ROW
 from decoupled.model.folder import starter_model, write_scoring

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mixture import Asked, Kind, Mixture
 
 from decoupled.errors import DecoupledError
-from decoupled.index.documents import Pair
+from decoupled.measure.pairs import Pair
 from decoupled.model.tokens import Passage
 from decoupled.train.fit.scoring import Field, field_of, fit_scoring
 

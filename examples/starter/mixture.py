@@ -17,7 +17,8 @@ from pathlib import Path
 from random import Random
 
 from decoupled.errors import InputError
-from decoupled.index.documents import OnError, Pair, Span, read_pairs, read_passages
+from decoupled.index.documents import OnError, read_passages
+from decoupled.measure.pairs import Pair, Span, read_pairs
 from decoupled.model.tokens import Passage
 from decoupled.train.data.synthetic import query_from, rarity
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from decoupled import Passage, read_pairs
-from decoupled.index.documents import Pair, Query, read_qrels, read_queries
+from decoupled.measure.pairs import Pair, Query, read_qrels, read_queries
 from decoupled.train.fit.scoring import Field
 
 FIELDS = ("cranfield", "cisi", "med", "npl", "lisa", "time", "nfcorpus")

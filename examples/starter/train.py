@@ -24,9 +24,9 @@ from reader_recipe import reader_recipe
 from sets import found
 
 from decoupled import Model, evaluate, read_pairs
-from decoupled.index.documents import Pair, Span
 from decoupled.lab.bench.report import commit
 from decoupled.lab.script import options
+from decoupled.measure.pairs import Pair, Span
 from decoupled.train.data.synthetic import sentences_of
 
 RANKED = {"medquad": 4.0, "policyqa": 1.0, "conditionalqa": 4.0, "nq": 4.0, "acl": 2.0, "tldr": 1.0}

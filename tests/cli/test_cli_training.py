@@ -19,8 +19,8 @@ import reader_command
 import torch
 
 from commands import Commands, jsonl
-from decoupled.index.documents import read_pairs
 from decoupled.measure.metrics import best_over
+from decoupled.measure.pairs import read_pairs
 from decoupled.model.model import Model
 from decoupled.search.engine import Engine
 from decoupled.train.data.prepare import tokenise

@@ -14,7 +14,7 @@ from mixture import Dataset, Kind, Mixture
 from reader_recipe import Sampling
 
 from decoupled.errors import InputError
-from decoupled.index.documents import Pair, Span
+from decoupled.measure.pairs import Pair, Span
 from decoupled.model.tokens import Passage
 from decoupled.train.data.cache import Cache
 from decoupled.train.losses import UNLABELLED

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from corpora import LINES, PASSAGES, ROWS, SQUAD, both_ways, put
 from decoupled.errors import InputError
-from decoupled.index.documents import read_passages, read_queries
+from decoupled.index.documents import read_passages
 from decoupled.index.documents.files import UnreadableError
 from decoupled.index.formats import json as json_reader
+from decoupled.measure.pairs import read_queries
 from decoupled.model.tokens import Passage
 
 NOISE = random.Random(0).randbytes(20_000)

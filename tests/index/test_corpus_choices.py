@@ -5,7 +5,7 @@ import json
 import pytest
 
 from corpora import both_ways, put
-from decoupled.index.documents import read_pairs
+from decoupled.measure.pairs import read_pairs
 
 ONE = {"article": "A tale.", "question": "Who _ ?", "options": ["a", "b", "c"], "answer": "B"}
 MANY = {

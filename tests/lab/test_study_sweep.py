@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from commands import Commands, jsonl
-from decoupled.index.documents import Pair
 from decoupled.lab.study.sweep import Sweep, run_sweep
+from decoupled.measure.pairs import Pair
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.states import States

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from decoupled.errors import InputError, OptionError
-from decoupled.index.documents import Pair, Span
 from decoupled.measure import agreement as measured
 from decoupled.measure.agreement import Case, agreement, cases, deepest_split
+from decoupled.measure.pairs import Pair, Span
 from decoupled.model.model import Model
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from decoupled.errors import InputError
-from decoupled.index.documents import Query
+from decoupled.measure.pairs import Query
 from decoupled.measure.retrieval import judged_queries, stage_scores
 
 

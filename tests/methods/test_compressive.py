@@ -12,9 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import decoupled as dc
 from decoupled.errors import InputError, SpecError
-from decoupled.index.documents import Pair, Span
 from decoupled.index.encode import encode_windows
 from decoupled.measure.counts import parameters, work
+from decoupled.measure.pairs import Pair, Span
 from decoupled.methods.compressive.module import CompressiveAttention
 from decoupled.methods.compressive.part import BUCKETS, Compressive
 from decoupled.methods.method import apply

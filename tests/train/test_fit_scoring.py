@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from decoupled.errors import InputError
-from decoupled.index.documents import Pair
 from decoupled.measure.info import info
+from decoupled.measure.pairs import Pair
 from decoupled.model.folder import read_spec
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from decoupled.index.documents import Pair
+from decoupled.measure.pairs import Pair
 from decoupled.methods.exits.model import with_exits
 from decoupled.model.model import Model
 from decoupled.train.data.batches import Batches

@@ -14,7 +14,7 @@ import torch
 
 import decoupled as dc
 from decoupled.errors import DecoupledError, InputError, OptionError, SpecError
-from decoupled.index.documents import Pair
+from decoupled.measure.pairs import Pair
 from decoupled.model.folder import write_scoring
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadDense, HeadSpec

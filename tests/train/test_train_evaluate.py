@@ -12,9 +12,9 @@ from stored import load_examples, save_examples
 from threshold import best_threshold
 
 from decoupled.errors import InputError
-from decoupled.index.documents import Pair, Span
 from decoupled.measure.agreement import Case, agreement, outputs
 from decoupled.measure.metrics import best_over
+from decoupled.measure.pairs import Pair, Span
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadSpec
 from decoupled.train.data.examples import Examples

@@ -14,7 +14,7 @@ from accelerate import Accelerator, PartialState
 
 import decoupled as dc
 from decoupled.errors import InputError
-from decoupled.index.documents import Pair
+from decoupled.measure.pairs import Pair
 from decoupled.methods.fixed_heads.part import FixedPatterns
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model

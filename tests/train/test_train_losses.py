@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from transformers import BertForSequenceClassification
 
 from decoupled.errors import InputError
-from decoupled.index.documents import Pair
+from decoupled.measure.pairs import Pair
 from decoupled.model.codec import build_codec
 from decoupled.model.model import Model
 from decoupled.model.states import States

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from decoupled.errors import SpecError
-from decoupled.index.documents import Pair
+from decoupled.measure.pairs import Pair
 from decoupled.methods.names import described, parse
 from decoupled.methods.quantise.shrink import on_grid
 from decoupled.model.annex import SHRINKING as METHODS

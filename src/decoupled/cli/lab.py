@@ -17,7 +17,7 @@ from decoupled.errors import InputError, need
 from decoupled.train.settings import recipe_changes
 
 if TYPE_CHECKING:
-    from decoupled.index.documents import Pair
+    from decoupled.measure.pairs import Pair
     from decoupled.serve.cluster.capacity import Planned
 
 Checkpoint = Annotated[str, Argument(metavar="MODEL", help="Checkpoint, hub name or model folder.")]

@@ -17,7 +17,7 @@ from decoupled.cli import printing
 from decoupled.errors import InputError, need
 
 if TYPE_CHECKING:
-    from decoupled.index.documents import Pair
+    from decoupled.measure.pairs import Pair
 
 T = TypeVar("T")
 rare = partial(Option, hidden=True)
@@ -121,7 +121,8 @@ def chunk_size(text: str) -> int | Literal["auto"] | None:
 
 def read_data(sources: Sequence[str | Path], on_error: str) -> list[Pair]:
     """The pairs of all sources; a source that is not there fails before any is read."""
-    from decoupled.index.documents import Skipped, read_pairs
+    from decoupled.index.documents import Skipped
+    from decoupled.measure.pairs import read_pairs
 
     skipped, stops = Skipped(), stop_or_skip(on_error)
     readers = [read_pairs(source, on_error=stops, report=skipped) for source in sources]

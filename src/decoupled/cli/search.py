@@ -268,7 +268,7 @@ def _sample_copy(runtime: str) -> Path:
 
 
 def _queries(batch: str) -> list[str]:
-    from decoupled.index.documents import read_queries
+    from decoupled.measure.pairs import read_queries
 
     return [query.text for query in read_queries(batch)]
 

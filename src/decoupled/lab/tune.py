@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from decoupled.errors import InputError, MissingDependency
-from decoupled.index.documents import Pair
+from decoupled.measure.pairs import Pair
 from decoupled.measure.table import ResultTable
 from decoupled.model.model import Model
 from decoupled.train.data.prepare import prepare

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from decoupled.errors import InputError, OptionError
-from decoupled.index.documents import Pair
 from decoupled.measure.metrics import answer_f1, best_over, kendall
+from decoupled.measure.pairs import Pair
 from decoupled.measure.table import ResultTable
 from decoupled.model.parts.head import HeadKind
 from decoupled.search.engine import Engine

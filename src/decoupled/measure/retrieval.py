@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import get_args
 
 from decoupled.errors import InputError
-from decoupled.index.documents import Query, read_qrels, read_queries
 from decoupled.index.index import Index
 from decoupled.index.stale import document_of
 from decoupled.measure.metrics import Qrels, Run, mrr, ndcg, recall
+from decoupled.measure.pairs import Query, read_qrels, read_queries
 from decoupled.measure.table import ResultTable
 from decoupled.model.progress import Progress, counter
 from decoupled.search.engine import Engine

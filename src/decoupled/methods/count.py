@@ -8,8 +8,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from decoupled.index.documents import Pair
 from decoupled.measure.counts import weights_in, work
+from decoupled.measure.pairs import Pair
 from decoupled.measure.table import ResultTable
 from decoupled.methods.importance import score_of
 from decoupled.methods.method import Method, Weights

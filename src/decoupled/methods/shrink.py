@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from decoupled.errors import InputError
-from decoupled.index.documents import Pair
+from decoupled.measure.pairs import Pair
 from decoupled.methods.method import Method, apply
 from decoupled.methods.names import parse
 from decoupled.model.folder import is_model

@@ -23,7 +23,7 @@ from decoupled.model.spec import CrossEmbed, ModelSpec, OneWay, Positions, Side,
 from decoupled.model.tokens import Tokenizer, text_spec
 
 if TYPE_CHECKING:
-    from decoupled.index.documents import Pair
+    from decoupled.measure.pairs import Pair
 
 
 class InputComponent(nn.Module):

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from decoupled.errors import InputError
-from decoupled.index.documents import Pair
 from decoupled.index.encode import encode_texts
 from decoupled.measure.metrics import best_over, normalised_gain, reciprocal_rank
+from decoupled.measure.pairs import Pair
 from decoupled.model.folder import starter_model
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from decoupled.errors import InputError, SpecError
-from decoupled.index.documents import Pair
+from decoupled.measure.pairs import Pair
 from decoupled.model import annex
 from decoupled.model.model import Model
 from decoupled.model.nn.stack import Stack

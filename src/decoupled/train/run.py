@@ -13,7 +13,7 @@ import torch
 from accelerate import PartialState
 
 from decoupled.errors import InputError
-from decoupled.index.documents import Pair
+from decoupled.measure.pairs import Pair
 from decoupled.model import annex
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from decoupled.errors import InputError
-from decoupled.index.documents import Pair
+from decoupled.measure.pairs import Pair
 from decoupled.model.model import Model
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.encoder import PairEncoder

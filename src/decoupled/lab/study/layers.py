@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoupled.errors import InputError
-from decoupled.index.documents import Pair
 from decoupled.lab.bench.report import commit
+from decoupled.measure.pairs import Pair
 from decoupled.measure.table import ResultTable
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from decoupled.errors import InputError
-from decoupled.index.documents import Pair
 from decoupled.lab.bench.report import commit
 from decoupled.lab.study.timing import timed
 from decoupled.measure.counts import published_speedup, token_layers_saved, work
 from decoupled.measure.metrics import answer_f1, kendall
+from decoupled.measure.pairs import Pair
 from decoupled.measure.table import ResultTable
 from decoupled.model.codec import bytes_per_token, parse_codec
 from decoupled.model.jsonable import to_json

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import InputError
-from decoupled.index.documents import read_queries
 from decoupled.index.index import Index
 from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Rows
+from decoupled.measure.pairs import read_queries
 from decoupled.model.progress import Progress, counter
 from decoupled.model.scoring import Scoring
 from decoupled.model.tokens import Passage

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from decoupled.errors import InputError, SpecError
-from decoupled.index.documents import Pair
+from decoupled.measure.pairs import Pair
 from decoupled.model import annex
 from decoupled.model.model import Model
 from decoupled.model.spec import TextSpec

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from decoupled.errors import InputError, OptionError
-from decoupled.index.documents import Pair
+from decoupled.measure.pairs import Pair
 from decoupled.model.parts.head import HeadDense, HeadKind, HeadSpec
 from decoupled.model.spec import ModelSpec
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from decoupled.index.documents import Pair
 from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import best_over
+from decoupled.measure.pairs import Pair
 from decoupled.model.scoring import AnswerPlatt, Floats, Scoring
 from decoupled.model.spec import ModelSpec
 from decoupled.search.answers import outcome

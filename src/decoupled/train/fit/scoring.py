@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import InputError
-from decoupled.index.documents import Pair, Query, read_pairs, read_passages
+from decoupled.index.documents import read_passages
 from decoupled.index.index import Index
 from decoupled.index.store.base import Rows
 from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import Grades, normalised_gain
+from decoupled.measure.pairs import Pair, Query, read_pairs
 from decoupled.measure.retrieval import judged_queries
 from decoupled.model.folder import write_scoring
 from decoupled.model.jsonable import to_json

@@ -7,7 +7,7 @@ import pytest
 
 from corpora import both_ways, put
 from decoupled.errors import InputError
-from decoupled.index.documents import Pair, Span, read_pairs, read_qrels, read_queries
+from decoupled.measure.pairs import Pair, Span, read_pairs, read_qrels, read_queries
 
 
 def rows(folder, *objects):

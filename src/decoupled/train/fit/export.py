@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from decoupled.errors import InputError, OptionError
-from decoupled.index.documents import read_pairs, read_passages
+from decoupled.index.documents import read_passages
 from decoupled.index.manifest import MODEL, is_index
+from decoupled.measure.pairs import read_pairs
 from decoupled.model.folder import EXPORTED, read_spec
 from decoupled.model.progress import Progress, counter
 from decoupled.runtime import cpu
