@@ -27,10 +27,10 @@ class Problem:
 
     path: str
     line: int | None = None
-    """None when it concerns the file as a whole."""
+    """Line number from 1; None when the problem concerns the file as a whole."""
     message: str
     kind: Literal["lost", "left out", "other"] = "lost"
-    """Could it not be read, is there nothing to read in it, or is it of a kind that is not read?"""
+    """`lost` could not be read, `left out` has nothing to read, `other` is of a kind that is not read."""
 
     def __str__(self) -> str:
         line = "" if self.line is None else f":{self.line}"
@@ -163,7 +163,7 @@ class Skipped:
         self._problems: list[Problem] = []
 
     def __call__(self, problem: Problem) -> None:
-        """One more."""
+        """Keep one more problem."""
         self._problems.append(problem)
 
     def lines(self) -> Iterator[str]:

@@ -10,6 +10,7 @@ from decoupled.index.documents.files import Fields, File, Problems, RowError
 from decoupled.index.documents.rows import OnBytes, read_rows, text_of
 from decoupled.model.tokens import Passage
 
+# RACE marks the gap of a cloze question by an underscore.
 _BLANK = "_"
 
 # SQuAD --------------------------------------------------------------------------------------------
@@ -27,6 +28,7 @@ class SquadPassages:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        # Digests of 16 bytes, not texts: a file may hold more text than fits into memory.
         self._seen: set[bytes] = set()
         self._numbers: Counter[str] = Counter()
 

@@ -62,11 +62,12 @@ def parse_size(text: str) -> int:
 
 
 class DiskCache:
-    """One process's share of a cache folder: processes that read at the same time have one each."""
+    """The cache of one process; processes that read at the same time each have a folder of their own."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.limit = limit
         self.hits = self.misses = 0
+        # At most an eighth of the budget, so that dropping a chunk keeps most of the cache.
         self._chunk_size = max(1, min(max(_CHUNK, limit // _CHUNKS), limit // 8))
         self._guard = threading.Lock()
         self._where: dict[Key, tuple[_Chunk, int, int]] = {}
@@ -108,6 +109,7 @@ class DiskCache:
     def drop(self, keys: Iterable[Key]) -> bool:
         """Forget records, such as those that a disk has changed; whether any of them was here."""
         with self._guard:
+            # A list and not a generator: `any` would stop at the first, and the others would stay.
             return any([self._where.pop(key, None) is not None for key in keys])
 
     def close(self) -> None:
@@ -135,6 +137,7 @@ class DiskCache:
             oldest = self._chunks.pop(0)
             moving, room = [], self._chunk_size // 2
             for key, at, size in oldest.records:
+                # It was dropped, or moved to a newer chunk meanwhile.
                 if self._where.get(key) != (oldest, at, size):
                     continue
                 del self._where[key]
@@ -176,7 +179,7 @@ class _Chunk:
         self.end, self.sealed = 0, False
 
     def append(self, key: Key, content: memoryview) -> tuple[_Chunk, int, int]:
-        """Write a record at the end; where it is."""
+        """Write a record at the end, and return the chunk, the offset and the size."""
         at, size = self.end, len(content)
         if (written := os.pwrite(self.descriptor, content, at)) != size:
             raise OSError(errno.ENOSPC, f"{written} of {size} bytes written", str(self.path))
@@ -185,7 +188,7 @@ class _Chunk:
         return self, at, size
 
     def seal(self) -> None:
-        """Make it durable, and write the list."""
+        """Sync the chunk to disk, and write the list of its records."""
         if not self.sealed:
             os.fsync(self.descriptor)
             lines = [[*key, at, size] for key, at, size in self.records]
@@ -193,7 +196,7 @@ class _Chunk:
             self.sealed = True
 
     def remove(self) -> None:
-        """Delete the files."""
+        """Delete the chunk and its list of records."""
         self.listing.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 

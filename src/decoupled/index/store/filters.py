@@ -90,6 +90,7 @@ def _range(field: str, key: str, bounds: Mapping[str, Any]) -> Condition:
         raise InputError(
             f"the filter on {key!r:.80} has bounds {dict(bounds)!r:.80}; expected all numbers or all text"
         )
+    # Tags of one kind lie between `key NUL kind` and the next letter.
     kind, after = ("s", "t") if texts.pop() else ("n", "o")
     lows, highs = ([f"{key}\0{kind}"], [f"{key}\0{after}"]) if field == "tags" else ([], [])
     for name, value in bounds.items():

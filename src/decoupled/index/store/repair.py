@@ -30,6 +30,7 @@ from decoupled.index.store.location import Location, Lock
 from decoupled.model.tokens import Passage
 
 Encode = Callable[[list[Passage]], list[Record]]
+# Records that are read, and passages that are encoded, at a time.
 _BLOCK, _PART = 1024, 256
 _ANY = (
     OSError,
@@ -55,7 +56,7 @@ class _Seen:
 
 
 class Inspection:
-    """One look at a table; with `repair` it holds the right to write."""
+    """One inspection of a table; with `repair` it holds the lock and mends what it can."""
 
     def __init__(
         self, location: Location, *, repair: bool, compared: Callable[[int], None]
@@ -78,7 +79,7 @@ class Inspection:
         self._exit.close()
 
     def run(self, encode: Encode) -> None:
-        """Look at everything, and mend it where that was asked for."""
+        """Compare everything with its checksums, and repair it where that was asked for."""
         head = self._head()
         store = LanceStore(self._location, self._open(head), self._lock)
         store._head = head
@@ -140,6 +141,7 @@ class Inspection:
             if self._lock is None:
                 raise damage(self._location.name, f"Lance cannot read it ({error})") from None
             self._lock.release()
+            # It takes the lock itself, so ours was released for as long.
             torn = self._location.heal(head.version if head else 0)
             self._lock = self._location.lock()
             self._exit.callback(self._lock.release)
@@ -214,7 +216,7 @@ class Inspection:
                 )
 
     def _broken_states(self, store: LanceStore, rows: Rows) -> set[int]:
-        """Places among the rows whose states are not what was written."""
+        """Positions among the rows whose stored states are damaged."""
         view = store.snapshot
         try:
             extents = store._catalogue.extents(store._at, rows)
@@ -223,6 +225,7 @@ class Inspection:
         except _ANY:
             if len(rows) == 1:
                 return {0}
+        # One unreadable record fails the whole read, so each is looked at alone.
         return {p for p in range(len(rows)) if self._broken_states(store, rows[p : p + 1])}
 
 
@@ -239,7 +242,7 @@ def _excerpt(row: Any) -> Excerpt | None:
 
 
 def _matches(row: Any, excerpt: Excerpt | None) -> bool:
-    """Are the columns by which a row is found those of its text?"""
+    """Whether the key and the tags of a row are those of its id and metadata."""
     if excerpt is None:
         return False
     key, tags = int(keys_of([excerpt.id])[0]), tags_of(excerpt.meta) or None

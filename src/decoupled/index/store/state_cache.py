@@ -1,4 +1,4 @@
-"""States kept in memory with the store behind them: those least recently used go first.
+"""A cache of stored states in memory; the least recently used records leave it first.
 
 What is kept is what the store holds, the codec's bytes: a few kilobytes a passage. A record is known by the
 location of its bytes, which is never written twice, so updates, deletions and compaction need no notice.
@@ -29,7 +29,7 @@ BLOCK = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryUsage:
-    """What is in memory, and how often that spared a read."""
+    """How much the cache holds in bytes and records, and how often it spared a read."""
 
     budget: int
     bytes: int = 0
@@ -44,7 +44,7 @@ class MemoryUsage:
         return self.hits / max(1, self.hits + self.misses)
 
     def to_json(self) -> dict[str, int | float]:
-        """Plain values."""
+        """The counts as a JSON object, with the hit rate."""
         return {**asdict(self), "hit_rate": round(self.hit_rate, 4)}
 
 
@@ -59,7 +59,7 @@ class StateCache:
 
     @property
     def usage(self) -> MemoryUsage:
-        """The count as it stands."""
+        """The bytes, records and hits as they stand now."""
         with self._guard:
             return MemoryUsage(budget=self.budget, records=len(self._kept), **self._counts)
 
