@@ -67,6 +67,7 @@ def sample_index(path: Path | None = None, *, runtime: str = "auto") -> Index:
 def open(*, runtime: str = "auto") -> Engine:
     """An engine over the sample passages with the starter model; the first call builds its index."""
     with sample_index(runtime=runtime) as index:
+        # Passages that are stored already are passed over, so a finished index is only compared.
         index.add(sample_passages())
     return sample_engine(index.path, runtime=runtime)
 
