@@ -38,6 +38,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         counter = partial(Counter, namespace="decoupled", registry=registry)
+        # Gauges of all living processes are added up; those of dead ones no longer count.
         self._gauge = partial(
             Gauge, namespace="decoupled", registry=registry, multiprocess_mode="livesum"
         )

@@ -151,6 +151,7 @@ async def reply(service: Service, body: RerankV1, request: Request) -> Response:
         documents,
         rank_fields=body.rank_fields,
         raw=body.raw_scores or body.use_activation is False,
+        # vLLM's -1 cuts to what the model reads at once; here longer documents are read in windows.
         max_tokens=body.max_tokens_per_doc or max(body.truncate_prompt_tokens or 0, 0),
     )
     show = body.return_documents
