@@ -72,6 +72,7 @@ for name, (about, commands) in GROUPS.items():
     app.add_typer(group, name=name, rich_help_panel="Experiments")
     _add(app, commands, hidden=True)
 app.command(
+    # Gone, but whoever still types it is told what took its place.
     "cascade",
     hidden=True,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
@@ -105,6 +106,7 @@ def _narrowed(whole: typer.Typer, words: Sequence[str]) -> typer.Typer:
     for group in only.registered_groups:
         assert group.typer_instance is not None
         group.typer_instance = _narrowed(group.typer_instance, words[1:])
+    # A word that is no command keeps the whole app, whose error lists those that there are.
     return only if only.registered_commands or only.registered_groups else whole
 
 

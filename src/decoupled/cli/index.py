@@ -72,7 +72,7 @@ def index(
     as_json: opt.Json = False,
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
-    from decoupled.index.build import reindex
+    from decoupled.index.build import reindex  # here: `--help` must not load it
 
     if bool(corpus) == bool(stored):
         raise InputError("give a corpus, or --from INDEX, and not both")
@@ -91,7 +91,7 @@ def index(
         build = partial(build, cluster=cluster, workers=workers)
         build = partial(build, on_error=opt.stop_or_skip(on_error), report=skipped)
         built = build(on_total=bar.expect, on_bytes=bar.read, progress=bar.added)
-    if sync and built.skipped:
+    if sync and built.skipped:  # what was not read may still be in the corpus
         printing.note("some of the corpus could not be read, so --sync removed nothing else")
     printing.result(built, as_json)
 
@@ -113,6 +113,7 @@ def add(
     """Add passages to an index; an id that is there with other content is replaced."""
     from decoupled.index.manifest import read_manifest
 
+    # `index` would make an index that is missing; `add` must not.
     read_manifest(path)
     run = partial(index, path, corpus, append=True, chunk=chunk, title_path=title_path, form=form)
     run = partial(run, include=include, exclude=exclude, on_error=on_error, as_json=as_json)
@@ -156,6 +157,7 @@ def check(
         checked = check_index(index, repair=repair, progress=bar.reach)
     printing.result(checked, as_json)
     if not checked.sound:
+        # An error after the result, so that the exit code says it, too.
         remedy = "restore it from a copy" if repair else "run it again with --repair"
         raise DecoupledError(f"{checked.index} is damaged ({checked.compared}); {remedy}")
 
@@ -178,6 +180,7 @@ def building(output: Path) -> Iterator[tuple[Skipped, printing.Bar]]:
 
     def stopped() -> str:
         if not is_index(output):
+            # Nothing was written yet, so there is nothing to go on with.
             raise KeyboardInterrupt
         printing.note(*skipped.lines())
         opened = dc.Index.open(output)

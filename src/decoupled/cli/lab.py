@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Checkpoint = Annotated[str, Argument(metavar="MODEL", help="Checkpoint, hub name or model folder.")]
 JOINT_MS = 4600 / 640
-"""Device time of a pair in the joint model of DeFormer's example."""
+"""Milliseconds of device time for a pair in the joint model of DeFormer's example."""
 JudgedData = Annotated[list[str], Option(help="Judged pairs. May be repeated.")]
 JudgedTask = Annotated[str, Option(help="squad, race, boolq, mnli, mrpc, rank… or pairs.")]
 
@@ -50,7 +50,7 @@ def sweep(
     from decoupled.model.written import layer_numbers
     from decoupled.train.run import recipe as make_recipe
 
-    parse_codec(codec)
+    parse_codec(codec)  # an unknown one is said before anything is measured
     if output.is_dir():
         raise InputError(f"{output} is a folder; name a file of JSON lines to write")
     whole, pairs, about = _opened(model, data, task, on_error)
@@ -106,6 +106,7 @@ def layers(
     """How each layer uses the other text, how far splits depart from it, and where to split."""
     from decoupled.lab.study.study import layers as study_layers
 
+    # NAME, "=", MODEL: an empty part means that one of them is missing.
     named = [text.partition("=") for text in compare or ()]
     if wrong := ["".join(parts) for parts in named if not all(parts)]:
         raise InputError(
@@ -144,6 +145,7 @@ def bench(
     """Race against other rerankers on this machine: same weights, same texts, in turns."""
     from decoupled.lab.bench.race import bench as race
 
+    # Before the race: a missing matplotlib must not be noticed at its end.
     need(("torch", "torch"), *((("matplotlib", "plots"),) if plot else ()))
     from decoupled.lab.bench import report
 
@@ -246,9 +248,10 @@ def report(
 def _opened(
     model: str, data: Sequence[str], task: str, on_error: str
 ) -> tuple[dc.Model, list[Pair], dict[str, Any]]:
-    """The model, the pairs that judge it, and both in words; what is wrong is said before it is loaded."""
+    """The model, the pairs that judge it, and both as facts for the result's file."""
     from decoupled.train.data.tasks import check_task
 
+    # Errors in what was typed come before the data is read, and those before the model is loaded.
     check_task(task)
     pairs = opt.read_data(data, on_error)
     opt.need_torch()
@@ -268,4 +271,5 @@ def _show_cost(facts: dict[str, Any]) -> None:
 def _show_plan(planned: Planned) -> None:
     printing.note(*(f"warning: {line}" for line in planned.warnings()))
     printing.facts(planned.described())
+    # On stderr, so that a script that reads the figures does not meet them.
     printing.note(*(f"assumed: {line}" for line in planned.assumptions))

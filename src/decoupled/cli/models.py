@@ -114,6 +114,7 @@ def evaluate(
         facts = {"task": task, "stages": [stage.to_json() for stage in stages]}
         printing.result(facts, as_json, lambda _: stage_table(stages))
         return
+    # Pairs are scored by the model of an index; its passages are not needed.
     if index is not None and model is None:
         read_manifest(index)
         model = str(model_folder(index))
@@ -137,6 +138,7 @@ def info(
     from decoupled.measure.info import info as facts_of
 
     facts = facts_of(path)
+    # JSON keeps the names of the library; people read words.
     worded = {name.replace("_", " "): value for name, value in facts.items()}
     printing.result(facts, as_json, lambda _: printing.facts(worded))
 
@@ -191,6 +193,7 @@ def _suggested(whole: dc.Model, data: str, limit: int) -> int:
 def _report_split(model: dc.Model, output: Path, measured: list[Agreement], as_json: bool) -> None:
     from decoupled.measure.agreement import agreement_table, split_facts, split_lines
 
+    # `auto` measures every split, and only the one that was chosen is warned of.
     mine = [agreement for agreement in measured if agreement.split == model.spec.split]
     printing.note(*(f"warning: {one.advice}" for one in mine if one.fell))
     if as_json:
@@ -212,9 +215,10 @@ def _retrieval(
     on_error: str,
     runtime: str,
 ) -> list[StageScores]:
-    """The metrics of every stage on a BEIR folder, over an index of its corpus that is made where none is."""
+    """Metrics of every first stage on a BEIR folder; without an index its corpus is indexed for the run."""
     from decoupled.measure.retrieval import evaluate_retrieval, judged_queries
 
+    # A folder of another layout is refused before its corpus is indexed.
     judged_queries(data, limit)
     with tempfile.TemporaryDirectory() as scratch:
         path = index or Path(scratch) / "corpus.idx"

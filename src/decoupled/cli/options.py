@@ -37,6 +37,7 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words after the command; `--help-all` is `--help` with every option."""
         if "--help-all" in args:
+            # The last line, which says that options are hidden, would no longer be true.
             args, self.epilog = ["--help"], None
             for option in self._rare:
                 option.hidden = False
@@ -80,10 +81,11 @@ Memory = Annotated[
 
 
 def need_torch(*more: tuple[str, str]) -> None:
-    """Refuse what torch is missing for; else make this processor safe for it, before it is imported."""
+    """Raise where torch or another package is missing; else prepare this processor before torch loads."""
     from decoupled.runtime import cpu
 
     need(("torch", "torch"), *more)
+    # Before torch is imported: after that the instruction set can no longer be capped.
     cpu.protect()
 
 
@@ -101,7 +103,7 @@ def parsed(option: str, text: str, parse: Callable[[str], T], remedy: str) -> T:
 
 
 def one_of(option: str, value: str, allowed: Sequence[str]) -> str:
-    """A value of a closed list."""
+    """The value of an option that has a closed list; raises `InputError` for any other."""
     if value not in allowed:
         *most, last = allowed
         raise InputError(f"{option} is {value!r}; choose {', '.join(most)} or {last}")
@@ -109,7 +111,7 @@ def one_of(option: str, value: str, allowed: Sequence[str]) -> str:
 
 
 def stop_or_skip(on_error: str) -> Literal["stop", "skip"]:
-    """The two values of `--on-error`."""
+    """The value of `--on-error`, checked."""
     return "skip" if one_of("--on-error", on_error, ("stop", "skip")) == "skip" else "stop"
 
 
@@ -125,10 +127,12 @@ def read_data(sources: Sequence[str | Path], on_error: str) -> list[Pair]:
     from decoupled.index.documents import Skipped, read_pairs
 
     skipped, stops = Skipped(), stop_or_skip(on_error)
+    # `read_pairs` checks its source at once and reads it later, so a missing one fails here.
     readers = [read_pairs(source, on_error=stops, report=skipped) for source in sources]
     try:
         pairs = list(chain.from_iterable(readers))
     finally:
+        # Also after an error: what was skipped before it may be the reason.
         printing.note(*skipped.lines())
     if not pairs:
         named = ", ".join(map(str, sources))

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from decoupled.index.ingest import Added
 
 NUMBERS = ("score", "agreement", "layer", "joint", "split", "joint ms", "split ms")
-"""Columns that stand to the right."""
+"""Names of columns whose values are aligned to the right."""
 B = TypeVar("B", bound="Bar")
 STATUS = "{task.fields[status]}"
 AROUND = 120
-"""Characters of a passage on either side of its answer."""
+"""Characters of a passage that are shown on either side of its answer."""
 SHOWN = 300
-"""Characters of a hit."""
+"""Characters of a hit's text that are shown."""
 OTHERS = 3
-"""Further places of an answer that are named."""
+"""Further places of an answer that are listed."""
 
 
 def note(*lines: str) -> None:
@@ -43,7 +43,7 @@ def note(*lines: str) -> None:
 
 
 def lines(*texts: str) -> None:
-    """Lines of a result."""
+    """Print the lines of a result on stdout."""
     sys.stdout.write("".join(f"{line}\n" for line in texts))
 
 
@@ -54,6 +54,7 @@ def document(value: Any) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError:
         text = json.dumps(value)
+    # Bytes: the encoding of the console must not change a JSON document.
     sys.stdout.buffer.write(text.encode("utf-8") + b"\n")
     sys.stdout.flush()
 
@@ -84,9 +85,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str =
     for name in columns:
         grid.add_column(name, justify="right" if name in NUMBERS else "left")
     console = Console()
+    # Where nobody watches it is printed once, when the widths of all rows are known.
     grows = console.is_terminal and isinstance(rows, Iterator)
     with Live(grid, console=console) if grows else nullcontext():
         for row in rows:
+            # As `Text`, so that brackets in a passage are not taken for rich's markup.
             grid.add_row(*(Text(cell(value)) for value in row))
     if not grows:
         console.print(grid)
@@ -118,7 +121,7 @@ def results(shown: dc.Hits | dc.Answers) -> None:
 
 
 def _answer(answer: dc.Answer) -> list[Text]:
-    """Its score, itself marked in its best passage, and every document that says the same."""
+    """The lines of an answer: its score, the answer marked in its passage, and other places that say it."""
     first, last = max(0, answer.start - AROUND), answer.end + AROUND
     before, after = answer.passage[first : answer.start], answer.passage[answer.end : last]
     words = Text.assemble(
@@ -135,7 +138,7 @@ def _answer(answer: dc.Answer) -> list[Text]:
 
 
 def _hit(hit: dc.Hit) -> list[Text]:
-    """Its score and document, its text, and its places in the first stage where they are known."""
+    """The lines of a hit: its score and document, its text, and its ranks in the first stage if known."""
     text = Text(_line(hit.text[:SHOWN]) + "…" * (len(hit.text) > SHOWN))
     lines = [Text.assemble(f"{hit.score:.4f}  ", _where(hit)), text]
     if hit.first_stage is not None:
@@ -158,13 +161,13 @@ def _where(one: dc.Hit | dc.Evidence) -> Text:
 
 
 def _line(text: str) -> str:
-    """Without line breaks, which are the file's and not the screen's; blanks at the ends stay."""
+    """The text on one line, without characters that act on a terminal; blanks at its ends stay."""
     return clean(text.replace("\r", " ").replace("\n", " "))
 
 
 @contextmanager
 def stoppable(stopped: Callable[[], str]) -> Iterator[None]:
-    """Ctrl-C is an error that says what there is by then, and how to go on."""
+    """Turn Ctrl-C into an error whose message, made by `stopped`, says what is done and how to go on."""
     try:
         yield
     except KeyboardInterrupt:
@@ -186,23 +189,24 @@ class Bar:
         self._noted = time.monotonic()
 
     def reach(self, done: int, total: int | None) -> None:
-        """So much is done by now."""
+        """Show that `done` of `total` steps are finished."""
         self._progress.update(self._task, completed=done, total=total)
+        # A log gets a line now and then, since there is no bar to look at.
         if not self._progress.console.is_terminal and time.monotonic() - self._noted > EVERY:
             self._noted = time.monotonic()
             title = self._progress.tasks[self._task].description
             note(f"{title}: {done:,}" + (f" of {total:,}" if total else ""))
 
     def expect(self, total: int | None) -> None:
-        """So many bytes are to be read; None where nobody knows."""
+        """Set the number of bytes that will be read; None where nobody knows."""
         self._progress.update(self._task, total=total)
 
     def read(self, count: int) -> None:
-        """So many more bytes were read; they count as done once what they hold is encoded."""
+        """Count bytes that were read; they show as done once the passages in them are encoded."""
         self._read += count
 
     def added(self, done: Added) -> None:
-        """So many passages are stored by now, so many tokens encoded."""
+        """Show the counts of passages and tokens, and the bytes that were read for them."""
         self._progress.update(self._task, completed=self._read, status=str(done))
 
 
@@ -245,6 +249,7 @@ def _shown(
     kind: type[B], title: str, *columns: Any, total: int | None = None, hidden: bool = False
 ) -> Iterator[B]:
     console = Console(stderr=True)
+    # In a file or a pipe the redrawn lines of a bar would be noise.
     silent, first = hidden or not console.is_terminal, ("{task.description}", BarColumn())
     with Progress(*first, *columns, console=console, disable=silent) as progress:
         yield kind(progress, progress.add_task(title, total=total, status=""))

@@ -88,6 +88,7 @@ def ask(
     """Answer a question with spans of the passages."""
     (stage, matching), least = _candidates(first_stage, where), opt.threshold(threshold)
     engine = _engine(index, question, batch, runtime, cascade, memory)
+    # As in `search`: what is compiled on first use does not count towards the times.
     engine.ask("warm up", candidates=1)
     answer = partial(engine.ask, k=k, candidates=candidates, first_stage=stage, where=matching)
     _run(engine, question, batch, partial(answer, threshold=least, hops=hops), as_json)
@@ -105,6 +106,7 @@ def rerank(
     as_json: opt.Json = False,
 ) -> None:
     """Order passages by their relevance to a query."""
+    # Without a pipe it would wait for the keyboard, and look as if it hung.
     if not passages and sys.stdin.isatty():
         raise InputError("no passages: name a file, or pipe them in as jsonl, csv or one per line")
     from decoupled.model.folder import starter_model
@@ -195,7 +197,7 @@ def serve(
             shards=shards, replicas=replicas, most_replicas=most, memory=memory, runtime=runtime
         )
 
-    def served() -> Path:
+    def served() -> Path:  # called once the address is taken, so that nothing is copied in vain
         nonlocal index
         index = index or _sample_copy(runtime)
         if layout is not None:
@@ -233,6 +235,7 @@ def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
         printing.document({"questions": rows, "right": sum(row["correct"] for row in rows)})
         return
 
+    # A generator, so that each question is shown as soon as it is answered.
     def cells() -> Iterator[Sequence[str]]:
         for row in demo_rows(engine):
             rows.append(row)
@@ -263,6 +266,7 @@ def _sample_index(runtime: str) -> Path:
 def _sample_copy(runtime: str) -> Path:
     """A copy of the sample index, to be changed at will; it goes when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix="decoupled-sample-"))
+    # Changes over HTTP go into the copy, and the sample stays as it was for the next start.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     printing.note("serving a copy of the sample passages: what is added is gone when this stops")
     return Path(shutil.copytree(_sample_index(runtime), folder / "sample.idx"))
@@ -283,6 +287,7 @@ def _engine(
     memory: str | None,
 ) -> dc.Engine:
     """The engine of an index, after checking that there is exactly one source of queries."""
+    # All of this is checked before the model is loaded.
     if query is not None and not query.strip():
         raise InputError("the query is empty; write what to look for")
     if query is None and batch is None:
