@@ -43,7 +43,7 @@ PROBLEMS_SHOWN = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """What a build did, and what the index holds now."""
+    """The result of a build: what it added and removed, and how many passages the index holds now."""
 
     index: str
     added: Added

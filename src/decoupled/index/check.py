@@ -1,4 +1,4 @@
-"""`check`: every byte of an index that is read, compared with what was written; `repair` mends what it can.
+"""`check` compares every byte that an index reads with its checksum; `repair` mends what it can.
 
 Whatever can be made again from a passage's text is: states, vectors, search indexes, the codec where it has
 no numbers, Lance's manifest from its second copy. A passage whose text is damaged is lost, and named.

@@ -38,7 +38,7 @@ class Added:
 
     added: int = 0
     unchanged: int = 0
-    """Already there with the same content: not encoded again."""
+    """Passages that were there with the same content, and were not encoded again."""
     replaced: int = 0
     """Ids that were there with other content, or came twice; the last one stays."""
     tokens: int = 0

@@ -169,7 +169,7 @@ def tag(key: str, value: str | float | None) -> str:
 
 
 def _sortable(key: str, value: float) -> str:
-    """A number as text of the same order: the bits of its double, then what a double cannot hold."""
+    """A number as text that sorts like it: the bits of its double, then what rounding took away."""
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         raise InputError(f"{key}={value}: an integer must fit 64 bits; store it as text")
     # Adding 0.0 turns -0.0 into 0.0, which is equal and so must have the same tag.
@@ -203,7 +203,7 @@ def pack_offsets(offsets: Offsets) -> bytes:
 
 
 def unpack_offsets(packed: bytes, tokens: int) -> Offsets:
-    """What `pack_offsets` was given, for a record of so many tokens."""
+    """The offsets that `pack_offsets` packed, for a record of `tokens` tokens."""
     if len(packed) != 2 * tokens:
         return np.frombuffer(packed, "<i4").reshape(tokens, 2).astype(np.int32)
     gaps = np.frombuffer(packed, np.int8, tokens).astype(np.int32)

@@ -23,7 +23,7 @@ from decoupled.index.store.location import location_of
 from decoupled.model.tokens import Passage
 
 AHEAD = 3
-"""Parts that each worker may be ahead of the slowest: so many texts wait in memory."""
+"""Parts for each worker that may be under way at once; their texts wait in memory."""
 TRIES = 5
 """How often a part may take its worker down before the build stops."""
 

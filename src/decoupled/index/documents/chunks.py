@@ -22,7 +22,7 @@ CHUNK = 180
 """About how many tokens a passage has by default."""
 Size = int | Literal["auto"] | None
 WHOLE_CHARS = 1 << 15
-"""A document that is not to be cut is cut all the same after so many characters (ten pages)."""
+"""Characters (about ten pages) after which even a document that is left whole is cut."""
 PATH = " › "
 """Separator between the headings that make a title."""
 
@@ -37,7 +37,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(eq=False)
 class _Section:
-    """What stands under one heading."""
+    """The section under one heading."""
 
     path: tuple[str, ...] = ()
     key: str = ""
@@ -231,7 +231,7 @@ class _Packer:
             yield last
 
     def _goes_on(self, heading: _Unit, tokens: int) -> bool:
-        """Do the next section's first words stand beside what is held? Where that is little, and akin."""
+        """Whether the next section may begin in the passage that is held: if that is short and related."""
         if not _has_text(self.held):
             return True
         akin = _common(self.held[-1].section.path, heading.section.path)

@@ -17,7 +17,7 @@ _BLANK = "_"
 
 
 def is_article(fields: Fields) -> bool:
-    """Is this row a SQuAD article, and not a row that happens to have paragraphs?"""
+    """Whether a row is a SQuAD article, and not one that happens to have paragraphs."""
     paragraphs = fields.get("paragraphs")
     first = paragraphs[0] if isinstance(paragraphs, list) and paragraphs else None
     return isinstance(first, dict) and "context" in first
@@ -88,7 +88,7 @@ def _title(article: Fields) -> str:
 
 
 def is_choices(row: Fields) -> bool:
-    """Is this row an article with options to choose from?"""
+    """Whether a row is an article with options to choose from, as in RACE."""
     return "article" in row and "options" in row
 
 

@@ -86,7 +86,7 @@ def parse_rows(
 
 
 def _true_format(name: str, stream: io.BufferedReader) -> str:
-    """What a stream or a `.json` really holds, seen from its first bytes."""
+    """The format that a stream or a `.json` file really has, told by its first bytes."""
     if name not in ("stream", "json"):
         return name
     first = stream.peek(BLOCK).lstrip().partition(b"\n")[0]

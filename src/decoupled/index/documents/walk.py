@@ -115,7 +115,7 @@ class Walk:
         return (entry.name in _DATASET and "state.json" in beside) or not self._chosen(path)
 
     def _is_file(self, entry: os.DirEntry[str]) -> bool:
-        """Is it a regular file? Says so where it is neither that nor a folder."""
+        """Whether an entry is a regular file; links, pipes and devices are reported."""
         if entry.is_symlink():
             self._link(entry)
         elif entry.is_file(follow_symlinks=False):

@@ -63,7 +63,7 @@ def _encrypted(book: zipfile.ZipFile) -> set[str]:
 
 
 def _path(element: ElementTree.Element, tag: str, name: str) -> str:
-    """The attribute of the first such element."""
+    """The attribute `name` of the first element `tag`; `UnreadableError` where there is none."""
     value = next((e.get(name) for e in element.iterfind(f".//{{*}}{tag}")), None)
     if not value:
         raise UnreadableError(f"is not a whole EPUB file; expected {name} of a {tag}")

@@ -87,7 +87,7 @@ def _fields(file: File, raw: bytes) -> Fields:
 
 
 def _body(file: File, message: Message) -> str:
-    """What a message says: its plain texts, or else its pages."""
+    """The text of a message: its plain parts, or its HTML parts where there are none."""
     parts = [part for part in message.walk() if not _attached(part) and not part.is_multipart()]
     for kind in ("text/plain", "text/html"):
         texts = [_text(file, part) for part in parts if part.get_content_type() == kind]

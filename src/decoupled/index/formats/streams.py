@@ -56,7 +56,7 @@ def unpacked(path: P) -> P:
 
 
 def seekable(file: File, stream: io.BufferedReader) -> str | io.BytesIO:
-    """What a reader that jumps about in a file needs: its path, or all of its bytes."""
+    """A source for readers that need to seek: the file's path, or all of its bytes in memory."""
     plain = file.member is None and file.path is not None and unpacked(file.path) == file.path
     return str(file.path) if plain else io.BytesIO(read_bytes(stream))
 

@@ -91,7 +91,7 @@ def _is_under(line: str, heading: str) -> bool:
 
 
 def _is_listing(lines: list[str]) -> bool:
-    """Do line ends mean something here? In indented texts, and where there are columns."""
+    """Whether line ends carry meaning, as in indented texts and in columns."""
     if len(lines) < 2:
         return False
     indented = all(line.startswith(("    ", "\t")) for line in lines)

@@ -62,7 +62,7 @@ class Snapshot(Protocol):
     """One committed version: it never changes, and threads may share it."""
 
     version: int
-    """Grows with every commit."""
+    """Number of the version, which grows with every commit."""
 
     def __len__(self) -> int:
         """Number of records, which are windows of passages."""
@@ -137,7 +137,7 @@ class Staged:
     part: str
     ids: tuple[str, ...]
     content: Any
-    """What its store needs to commit it."""
+    """Data that the store needs to commit the part; its form is the store's own."""
 
 
 class Store(Protocol):

@@ -107,7 +107,7 @@ class DiskCache:
                 _log.warning("%s: nothing more is cached: %s", self._folder, error)
 
     def drop(self, keys: Iterable[Key]) -> bool:
-        """Forget records, such as those that a disk has changed; whether any of them was here."""
+        """Forget records, such as damaged ones; returns whether any of them was here."""
         with self._guard:
             # A list and not a generator: `any` would stop at the first, and the others would stay.
             return any([self._where.pop(key, None) is not None for key in keys])

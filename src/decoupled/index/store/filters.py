@@ -25,7 +25,7 @@ _MANY = (list, tuple, set, frozenset)
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """What a record must hold: one of `exact`, or a string in `[low, high)` where `exact` is None."""
+    """One condition on a record: it holds one of `exact`, or, if that is None, a string in `[low, high)`."""
 
     field: str
     """`id`, `title` or `tags`."""

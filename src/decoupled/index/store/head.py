@@ -82,7 +82,7 @@ class TableHead:
         return not self.manifest or location.load(manifest_file(self.version)) == self.manifest
 
     def wrong(self, location: Location, files: Iterable[str], budget: int = AT_OPEN) -> list[str]:
-        """Those of the files that are gone, cut off or changed, as far as the budget of bytes goes."""
+        """The files that are gone, cut off or changed; only `budget` bytes are read, small files first."""
         chosen, total = [], 0
         for file in sorted(files, key=lambda f: self.files[f][0]):
             total += self.files[file][0]

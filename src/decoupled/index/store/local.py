@@ -344,7 +344,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def _listed(top: Path) -> dict[str, set[str]]:
-    """What lies in each folder from this one down."""
+    """The paths of files and folders in each folder below `top`, and in itself."""
     walk = os.walk(top)
     return {at: {os.path.join(at, n) for n in (*inside, *files)} for at, inside, files in walk}  # noqa: PTH118
 

@@ -102,7 +102,7 @@ class Location(Protocol):
         return
 
     def names(self) -> list[str]:
-        """What is there, at the top; nothing where the location does not exist."""
+        """Names of the files and folders at the top; none where the location does not exist."""
 
     def load(self, file: str) -> bytes | None:
         """A small file, named by its path in this location, if it is there."""

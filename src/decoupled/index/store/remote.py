@@ -68,7 +68,7 @@ class Prefix(Location):
         return int(head["size"]) if head else 0
 
     def read(self, ranges: Sequence[Range], out: memoryview) -> None:
-        """From the cache; then range requests, neighbours joined, the segments at the same time."""
+        """Fill `out` from the disk cache, then by range requests to all segments at the same time."""
         missing: dict[str, list[tuple[int, memoryview]]] = {}
         cache, at = self._cache, 0
         for segment, start, size in ranges:

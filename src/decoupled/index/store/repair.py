@@ -41,7 +41,7 @@ _ANY = (
     AssertionError,
     DecoupledError,
 )
-"""What reading damaged files may raise."""
+"""Errors that reading damaged files may raise."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,7 +65,7 @@ class Inspection:
         self._exit = ExitStack()
         self._lock: Lock | None = None
         self.damage: list[tuple[str, bool, list[str]]] = []
-        """What is wrong, whether it was repaired, and the ids that were lost."""
+        """For each damage: its description, whether it was repaired, and the ids that were lost."""
         self.passages = self.records = 0
         self.covered = True
 

@@ -207,7 +207,7 @@ class LanceSnapshot:
         return rows
 
     def mine(self, rows: Rows) -> Rows:
-        """Those of the rows that are in this reader's share."""
+        """The rows that are in this reader's share, in order."""
         if self._share is None or not len(rows):
             return rows
         with self._reading():

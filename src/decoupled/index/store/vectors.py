@@ -25,7 +25,7 @@ class Vectors:
 
     rows: Rows
     codes: npt.NDArray[np.int8]
-    """`[R,V]`."""
+    """Quantised vectors, `[R,V]`."""
     steps: Floats
     """`[R]`: a vector is its codes times its step."""
 
