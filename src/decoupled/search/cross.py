@@ -22,7 +22,7 @@ Pair = tuple[States, Passages]
 def cross_searches(
     spec: ModelSpec, runtime: Runtime, searches: Sequence[SearchRun], budget: int | None
 ) -> None:
-    """The logits of every search, those that need the same heads together."""
+    """Compute the logits of every search; searches that need the same heads share batches."""
     groups: dict[tuple[tuple[HeadKind, ...], bool], list[SearchRun]] = {}
     for search in live(searches):
         request = search.request

@@ -100,7 +100,7 @@ class Engine:
 
     @property
     def memory(self) -> MemoryUsage | None:
-        """What states are in memory and how often that spared a read; None without a budget."""
+        """Size of the cache of states and how often it spared a read; None without a budget."""
         return self._state_cache.usage if self._state_cache is not None else None
 
     def warm(self, progress: Callable[[MemoryUsage], None] | None = None) -> MemoryUsage | None:
@@ -298,7 +298,7 @@ class Engine:
         return self.passages(replace(how, first_stage=first_stage))
 
     def passages(self, request: Request) -> list[Passage]:
-        """What a request is read with: windows, as passages; those of the first stage best first."""
+        """The passages that a request is read with: windows of the candidates, best first, then its texts."""
         excerpts = []
         if request.reads_index:
             snapshot = self._snapshot()

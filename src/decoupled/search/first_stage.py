@@ -155,7 +155,7 @@ def retrieve(
 
 
 def prior(candidates: Candidates, scoring: Scoring) -> Floats:
-    """What the scores of the first stage add to the rank logit of each candidate.
+    """The numbers that first-stage scores add to the rank logit of each candidate.
 
     The spread is that of the first hundred, as when the weights were learnt: a longer tail would make the
     same scores count for more.

@@ -44,7 +44,7 @@ class LateProjection:
     """The projection that a model learnt for late interaction (`LateSpec`)."""
 
     weight: Floats
-    """`[V,W]`."""
+    """Matrix from states to compared vectors, `[V,W]`."""
     scale: float
     """Learnt factor of the mean cosine over the query's tokens."""
     special: tuple[int, int]
@@ -82,7 +82,7 @@ class LateInteraction:
     projection: LateProjection | None = None
     """The model's projection; without one the directions of the stored codes are compared."""
     slope: float = 0.0
-    """What one standard deviation of the scores says of the rank logit, where the model learnt it."""
+    """Change of the rank logit that one standard deviation of these scores predicts; 0 if not learnt."""
     most: int | None = None
     """The share is taken of at most this many candidates; None for all."""
 
@@ -116,13 +116,13 @@ class LateInteraction:
         return max_sim(directions(codes_of(query, codec)), codes.values, codes.lengths)
 
     def with_prior(self, scores: Floats, prior: npt.NDArray[np.float64]) -> Floats:
-        """What the final score will be, as far as is known: `prior` is what the first stage adds to it."""
+        """Estimate of the final score: the learnt part of these scores, plus `prior` from the first stage."""
         if not self.slope or len(prior) != len(scores):
             return scores
         return (self.slope * standardised(finite(scores), CANDIDATES) + prior).astype(np.float32)
 
     def count(self, candidates: int, k: int, per: int = PER_HIT) -> int:
-        """How many of so many candidates are read for `k` results, those close to the cut aside."""
+        """Number of candidates that are read for `k` results, not counting those close below the cut."""
         share = self.keep * min(candidates, self.most or candidates)
         return min(int(np.ceil(max(share, per * k))), candidates)
 

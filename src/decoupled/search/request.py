@@ -48,7 +48,7 @@ class Request:
 
     query: str
     head: HeadKind
-    """What is read off: scores of passages (`rank`, `choice`), answers (`span`), or labels (`classes`)."""
+    """Head that decides the results: scores (`rank`, `choice`), answers (`span`) or labels (`classes`)."""
     k: int | None = None
     """How many results; None for all, of given passages."""
     retrieve: bool = False
@@ -129,7 +129,7 @@ class Windows:
         return np.concatenate([np.where(stored < 0, prefix, stored), texts])
 
     def describe(self, which: Sequence[int]) -> list[tuple[object, Excerpt]]:
-        """For each window, a key that windows of one passage share, and what it says."""
+        """For each window a key, which windows of one passage share, and its text with metadata."""
         stored, first = [w for w in which if w < len(self.rows)], len(self.rows)
         described: dict[int, tuple[object, Excerpt]] = {
             n: text for n, text in enumerate(zip(self.owners, self.texts, strict=True), first)
@@ -152,7 +152,7 @@ class SearchRun:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.rankings: Mapping[str, Ranking] = {}
-        """What the first stage found, where the request wants to see it."""
+        """Rankings of the first stage by name, where the request wants to see them."""
         self.windows = NO_WINDOWS
         """The windows that the cross component reads."""
         self.all_windows: Windows | None = None

@@ -73,7 +73,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(Evidence):
-    """What a span says: `passage[start:end] == text`."""
+    """An answer: the text of a span, with `passage[start:end] == text`."""
 
     text: str
     evidence: tuple[Evidence, ...] = ()
