@@ -162,7 +162,7 @@ def agreement(
 
 
 def outputs(engine: Engine, case: Case, head: HeadKind) -> Outputs:
-    """What a model says about one case: scores in the order of the passages, the best answer, or labels."""
+    """Outputs of a model for one case: scores in the order of the passages, the best answer, or labels."""
     if head == "rank":
         hits = engine.rerank(case.query, texts=case.passages, raw=True)
         return tuple(hit.score for hit in sorted(hits, key=lambda hit: int(hit.id)))

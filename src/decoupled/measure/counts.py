@@ -29,7 +29,7 @@ class Work:
     """MACs for each pair of a query and a passage."""
 
     def online(self, passages: int = 1) -> int:
-        """MACs that a query waits for, against so many stored passages."""
+        """MACs that a query waits for, against `passages` stored passages."""
         return self.query + passages * self.cross
 
     def whole(self) -> int:
@@ -139,9 +139,9 @@ class Parameters:
     layers: int
     """Layers, the norm after the last, and the table of relative positions."""
     pooler: int
-    """Hidden layers of the heads."""
+    """Parameters of the hidden layers of the heads."""
     outputs: int
-    """Output layers of the heads."""
+    """Parameters of the output layers of the heads."""
     split: int
     """What a split adds: projection, vector, late interaction, tables at the start of the cross component."""
 

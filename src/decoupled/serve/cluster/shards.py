@@ -59,7 +59,7 @@ class ShardServer:
         _ = self._live.engine.runtime  # loaded before the first query comes
 
     def call(self, method: str, args: tuple[Any, ...], options: JsonObject) -> Any:
-        """What the engine returns, or the error that it raises for the user."""
+        """Call a method of the engine; returns its result, or the `DecoupledError` that it raised."""
         try:
             return getattr(self._live.refresh(), method)(*args, **options)
         # Returned and not raised: Ray would wrap it in an error of its own.

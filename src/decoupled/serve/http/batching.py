@@ -30,7 +30,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 IsCancelled = Callable[[], bool]
-"""Has everybody left who waited for what is being computed? Any thread may ask."""
+"""Says whether all clients of the batch that is being computed have left; any thread may call it."""
 LEAST_BUDGET = 128
 """Padded tokens below which a smaller batch helps no more."""
 

@@ -49,7 +49,7 @@ class Middleware:
         self._metrics, self._errors, self._place = metrics, errors, place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Answer one request: check access, read its body, run the application, log it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -121,7 +121,7 @@ def fields(body: Schema) -> Iterator[str]:
 
 
 def kind(about: Schema) -> str:
-    """A type in a word or two."""
+    """The type of a field in a word or two."""
     if "$ref" in about:
         return str(about["$ref"]).rsplit("/", 1)[1]
     if "enum" in about:

@@ -35,12 +35,12 @@ COMPARISONS = 8
 """Comparisons with the joint model that may wait: each takes as long as a cross-encoder takes."""
 
 Requests = Sequence[Request]
-"""What one client sent together."""
+"""The requests that one client sent together."""
 Change = Callable[[Index], JsonObject]
-"""Changes an index, and says what it did."""
+"""A function that changes an index, and returns what it did."""
 Clients = Sequence[Requests]
 Outcomes = list[list[Outcome] | Exception]
-"""What became of each client's requests."""
+"""The outcomes of each client's requests, or the error of all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +156,7 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
     async def reply(self, content: Any, computed: Computed) -> Json:
-        """The answer to a query."""
+        """The response to a query; a large one is written in a thread."""
         headers = computed.headers
         if computed.size <= SMALL:
             return Json(content, headers=headers)
@@ -239,7 +239,7 @@ class Service:
         return self._computed(self._live.refresh(), clients, cancelled)
 
     def _compare(self, clients: Clients, cancelled: IsCancelled) -> Outcomes:
-        """The same requests through the same weights unsplit, reading the same passages."""
+        """Run requests through the same weights unsplit, on the passages that the split model would read."""
         engine = self._live.refresh()
         rereads = [
             [replace(r, retrieve=False, ids=(), texts=tuple(engine.passages(r))) for r in requests]

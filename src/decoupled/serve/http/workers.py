@@ -40,7 +40,7 @@ WRITER_SECONDS = 20.0
 def supervise(
     served: Served, taken: socket.socket, workers: int, ready: Callable[[], None]
 ) -> None:
-    """Serve by so many processes until a signal; `ready` is called when all of them are."""
+    """Serve by `workers` processes until a signal; `ready` is called when all of them listen."""
     dictConfig(log_config(served.log_level))
     memory = served.memory and max(1, served.memory // workers)
     limits = replace(served.limits, writer_seconds=min(WRITER_SECONDS, served.limits.seconds / 2))
@@ -115,7 +115,7 @@ class ServerProcess:
         return self._delay
 
     def _message(self) -> str | None:
-        """What it says next: None when it listens, else why it does not."""
+        """The next message of the process: None when it listens, else why it does not."""
         try:
             message: str | None = self._pipe.recv()
         except (EOFError, OSError):
@@ -131,7 +131,7 @@ class ServerProcess:
 
 
 def work(served: Served, taken: socket.socket, parent: Connection) -> None:
-    """What a worker does; it says None when it listens, or why it cannot, and stops without its parent."""
+    """Run a worker: it sends None when it listens, or an error message, and stops if its parent dies."""
 
     def outlive() -> None:
         try:
@@ -148,7 +148,7 @@ def work(served: Served, taken: socket.socket, parent: Connection) -> None:
 
 
 def sockets(taken: socket.socket, count: int) -> list[socket.socket]:
-    """One for each process at the same address; the same one where the kernel does not divide connections."""
+    """One socket for each process at one address; one for all where the kernel cannot divide connections."""
     if sys.platform != "linux":
         return [taken] * count
     # Only now: it was bound without, so that no other server can hold the address.
