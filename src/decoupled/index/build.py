@@ -145,7 +145,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     if on_total is not None:
         on_total(total_bytes(files))
     stream = read_files(files, sink, on_bytes, chunker, chosen)
-    # Read now, so that a corpus of the wrong form fails before a model is loaded or anything written.
+    # Read now, so that a wrong corpus fails before a model is loaded or anything written.
     first = list(itertools.islice(stream, 1))
     if not exists and not first:
         raise _nothing(sources, problems)

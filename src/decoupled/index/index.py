@@ -287,7 +287,7 @@ class Index:
         if not first:
             return iter(())
         with locked(self.location):
-            # Another writer may have begun since this one was opened: what it stored needs its codec.
+            # Another writer may have begun meanwhile, and what it stored needs its codec.
             fitted = load_codec(self.location, name, self.spec)
             if fitted is None:
                 fitted = self._fit(first) if needs_fit(name) else self.codec

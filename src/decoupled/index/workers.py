@@ -164,7 +164,7 @@ def _limit_threads(threads: int) -> None:
         os.environ[name] = str(threads)
 
 
-# Opened with the first part, not with the process: an error there only tells the pool that a process died.
+# Opened with the first part: an error while a process starts would only say that it died.
 _encoder = cache(Encoder)
 
 

@@ -114,7 +114,7 @@ def cases(pairs: Iterable[Pair], head: HeadKind, limit: int) -> list[Case]:
     """Pairs grouped by query; for ranking, a lone pair gets passages of other queries beside it."""
     groups: dict[str, list[Pair]] = {}
     for pair in pairs:
-        # The options of a choice are queries over one passage, so there the passage makes the group.
+        # The options of a choice are queries over one passage, so the passage makes the group.
         key = pair.passage if head == "choice" else pair.query
         if key not in groups and len(groups) == limit:
             break

@@ -274,7 +274,7 @@ def listed(ids: Mapping[int, str], texts: Mapping[int, str]) -> Listed:
 
     An id that came twice has two positions; texts get ids that no stored document of the list has.
     """
-    # An id begins with at most one of the marks 0#, 1#, …, so one of the first n + 1 is free of n ids.
+    # An id begins with at most one of the marks 0#, 1#, …: of n + 1 marks, n ids leave one free.
     taken = {ident.partition("#")[0] for ident in ids.values()}
     mark = next(f"{n}#" for n in range(len(taken) + 1) if str(n) not in taken)
     passages = tuple(Passage(id=f"{mark}{n}", text=text) for n, text in texts.items())

@@ -25,7 +25,7 @@ from decoupled.index.formats.streams import BLOCK, opened, without_mark
 T = TypeVar("T")
 OnBytes = Callable[[int], None]
 
-# The first line of a table that comes without a name: words between delimiters, one of them well known.
+# Header of a table on standard input: words between delimiters, one a known column name.
 _HEADER = re.compile(rb'"?\w+"?([,;|\t]"?\w+"?)+\s*')
 _COLUMN = re.compile(rb"(?i)\b(text|contents?|passage|body|query|question|sentence1|premise)\b")
 

@@ -42,14 +42,14 @@ _ALONE = words(
     "p li dt dd tr td th tbody thead tfoot option br hr img input meta link wbr col source html head body "
     "h1 h2 h3 h4 h5 h6"
 )
-# What XML may close in the tag itself, and HTML takes for one that is open: `<title/>` and all of its page.
+# XML may close a tag in itself; HTML takes `<title/>` for open, and the page for its title.
 _XML = re.compile(r"\s*<\?xml\s|.{,1000}<html[^<>]*\sxmlns\s*=", re.DOTALL)
 _CLOSED = re.compile(
     r"<(?!(?:area|base|br|col|embed|hr|img|input|link|meta|param|source|track|wbr)\b)"
     r"([a-zA-Z][\w:-]*)((?:\s[^<>]*)?)/>"
 )
 _FORMATS = words("a b big code em font i nobr s small strike strong tt u")
-# The parser walks over what is open at each tag, and opens formats again: steps of a page that takes seconds.
+# The parser walks over all open tags at each tag: with this many steps a page takes seconds.
 _STEPS, _OPEN = 5_000_000, 100
 
 

@@ -62,7 +62,7 @@ class TableVersion:
 
     def take(self, rows: Rows, columns: list[str]) -> Any:
         """Columns of these rows, in their order; a row that was deleted is left out."""
-        # Private in Lance, where `take` counts rows and asks for no address; hence the exact pin of pylance.
+        # Private in Lance, whose `take` has no addresses; so the version of pylance is pinned.
         return self.dataset._take_rows(rows.tolist(), columns=columns)
 
     def physical(self, fragments: Sequence[int], columns: list[str]) -> tuple[Any, Rows]:

@@ -184,7 +184,7 @@ def _coverage(dataset: Any) -> list[tuple[str, list[int], int]]:
 def _make_lacking(dataset: Any) -> None:
     there = {index.name for index in dataset.describe_indices()}
     if "body" not in there:
-        # ICU finds words in scripts without spaces too; stemming and stop words are those of English.
+        # ICU finds words in scripts without spaces, too; stemming and stop words are English.
         dataset.create_scalar_index("body", "INVERTED", name="body", base_tokenizer="icu")
     if dataset.count_rows() < LARGE:
         return
@@ -193,7 +193,7 @@ def _make_lacking(dataset: Any) -> None:
     if "vector" in dataset.schema.names and "vector" not in there:
         vectors = dataset.count_rows("vector IS NOT NULL")
         if vectors >= LARGE:
-            # Codes of 4 bits: recall 0.998 at 7 ms where codes of 1 bit gave 0.92 at 6 ms (120 000 x 384).
+            # 120 000 x 384: 4-bit codes have recall 0.998 in 7 ms, 1-bit codes 0.92 in 6 ms.
             quantised = dataset.schema.field("vector").type.list_size % 8 == 0
             kind, options = ("IVF_RQ", {"num_bits": 4}) if quantised else ("IVF_FLAT", {})
             # The usual choice for IVF: as many lists as vectors in each.

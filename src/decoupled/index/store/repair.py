@@ -85,7 +85,7 @@ class Inspection:
         store._head = head
         wrong = self._wrong_files(head, store._at)
         if unknown := sorted(f for f in wrong if f.startswith("_deletions/")):
-            # Which records still count cannot be told any more, so nothing else is looked at or changed.
+            # Which records were deleted is unknown now, so nothing else is compared or changed.
             for file in unknown:
                 self._note(
                     f"{file} of its table is damaged or gone: what was deleted cannot be told; "
@@ -93,7 +93,7 @@ class Inspection:
                     False,
                 )
             return
-        # A table from before there were heads has no checksums of its search indexes: they are made anew.
+        # A table without a head has no checksums of its search indexes: they are made anew.
         stale = {f.split("/")[1] for f in wrong if f.startswith("_indices/")}
         bad = {n for n, f in store._at.fragments.items() if _data(f) & wrong}
         rows, passages, lost = self._look(store, bad)

@@ -64,7 +64,7 @@ class Outline:
     def feed(self, part: bytes) -> None:
         """Count the next bytes of the document."""
         if self._rest or b"\\" in part:
-            # Without escaped backslashes and then escaped quotes, every quote begins or ends a string.
+            # Once escaped backslashes and quotes are gone, every quote begins or ends a string.
             part = (self._rest + part).replace(rb"\\", b"").replace(rb"\"", b"")
             self._rest = part[-1:] if part.endswith(b"\\") else b""
         pieces = part.split(b'"')

@@ -258,7 +258,7 @@ def listen(
         mallopt = ctypes.CDLL(None).mallopt
         for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
             mallopt(option, 1 << 20)
-    # What is loaded stays: looking through it for garbage would stop everything for a tenth of a second.
+    # What is loaded stays: to look through it for garbage would stop the server for 0.1 s.
     gc.collect()
     gc.freeze()
     # While a thread computes in Python, each read of a socket waits so long for the interpreter.
