@@ -10,6 +10,7 @@ import pytest
 
 from decoupled.errors import DecoupledError, IndexBusy
 from decoupled.index.store.lance import LanceStore
+from decoupled.model.tokens import Passage
 from records import TOKEN_BYTES, WIDTH, record
 
 
@@ -26,6 +27,13 @@ def store(path):
 
 def newest_manifest(path):
     return min((path / "passages.lance" / "_versions").glob("*.manifest"))
+
+
+def test_new_metadata_is_acknowledged_as_any_change(path, store):
+    store.append([record("a")], part="0")
+    (excerpt,) = store.snapshot.texts(store.snapshot.rows())
+    store.relabel([Passage(id="a", text=excerpt.text, title=excerpt.title, meta={"year": 1990})])
+    assert json.loads((path / "head.json").read_bytes())["version"] == store.snapshot.version
 
 
 @pytest.mark.parametrize("keep", [0, 40])

@@ -337,7 +337,5 @@ def test_the_commands_read_a_share(index, monkeypatch, capsys):
     assert "give a share" in cli("search", index, "river", "--read", "auto").failure
     assert cli("ask", index, "which river", "--cascade", "0.5", "--json").json["answers"]
     assert cli("ask", index, "which river", "--read", "all", "--json").json["answers"]
-    assert (
-        "--cascade is 'few'; give a share" in cli("search", index, "x", "--cascade", "few").failure
-    )
+    assert "--read is 'few'; give a share" in cli("search", index, "x", "--cascade", "few").failure
     assert "memory is 'big'" in cli("search", index, "x", "--memory", "big").failure

@@ -41,9 +41,9 @@ def adapt(
     as_json: opt.Json = False,
 ) -> None:
     """Teach the model of an index its own texts, without labels. Run it again after a stop: it goes on."""
-    from decoupled.index.manifest import read_manifest
+    from decoupled.index.manifest import read_manifest  # here: `--help` must not load it
 
-    read_manifest(index)
+    read_manifest(index)  # what is no index is said before torch is loaded
     if queries is not None and not queries.exists():
         raise InputError(f"{queries} does not exist; give a file with one query a line")
     opt.need_torch(("accelerate", "train"))
@@ -72,7 +72,7 @@ def adapt(
             progress=bar.log,
         )
     printing.result(adapted, as_json)
-    into = index if keep_index else "NEW-INDEX"
+    into = index if keep_index else "NEW-INDEX"  # with it the stored states stay valid
     printing.note(f"put it to use: decoupled index --from {index} -o {into} --model {output}")
 
 
@@ -102,7 +102,7 @@ def pretrain(
     """Train an encoder on texts without labels. Run it again after a stop: it goes on."""
     from decoupled.index.documents import check_sources
 
-    check_sources(corpus)
+    check_sources(corpus)  # a missing file is said before torch is loaded
     opt.need_torch(("accelerate", "train"))
     from decoupled.methods.pretrain.settings import (
         PretrainingOptions,

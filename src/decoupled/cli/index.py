@@ -72,7 +72,7 @@ def index(
     as_json: opt.Json = False,
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
-    from decoupled.index.build import reindex
+    from decoupled.index.build import reindex  # here: `--help` must not load it
 
     if bool(corpus) == bool(stored):
         raise InputError("give a corpus, or --from INDEX, and not both")
@@ -91,7 +91,7 @@ def index(
         build = partial(build, cluster=cluster, workers=workers)
         build = partial(build, on_error=opt.stop_or_skip(on_error), report=skipped)
         built = build(on_total=bar.expect, on_bytes=bar.read, progress=bar.added)
-    if sync and built.skipped:
+    if sync and built.skipped:  # what was not read may still be in the corpus
         printing.note("some of the corpus could not be read, so --sync removed nothing else")
     printing.result(built, as_json)
 

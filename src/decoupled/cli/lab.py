@@ -49,7 +49,7 @@ def sweep(
     from decoupled.model.written import layer_numbers
     from decoupled.train.run import recipe as make_recipe
 
-    parse_codec(codec)
+    parse_codec(codec)  # an unknown one is said before anything is measured
     if output.is_dir():
         raise InputError(f"{output} is a folder; name a file of JSON lines to write")
     whole, pairs, about = _opened(model, data, task, on_error)
@@ -245,7 +245,7 @@ def report(
 def _opened(
     model: str, data: Sequence[str], task: str, on_error: str
 ) -> tuple[dc.Model, list[Pair], dict[str, Any]]:
-    """The model, the pairs that judge it, and both in words; what is wrong is said before it is loaded."""
+    """The model, the pairs that judge it, and both as facts for the result's file."""
     from decoupled.train.data.tasks import check_task
 
     check_task(task)

@@ -212,7 +212,7 @@ def _retrieval(
     on_error: str,
     runtime: str,
 ) -> list[StageScores]:
-    """The metrics of every stage on a BEIR folder, over an index of its corpus that is made where none is."""
+    """Metrics of every first stage on a BEIR folder; without an index its corpus is indexed for the run."""
     from decoupled.measure.retrieval import evaluate_retrieval, judged_queries
 
     judged_queries(data, limit)

@@ -79,7 +79,7 @@ Memory = Annotated[
 
 
 def need_torch(*more: tuple[str, str]) -> None:
-    """Refuse what torch is missing for; else make this processor safe for it, before it is imported."""
+    """Raise where torch or another package is missing; else prepare this processor before torch loads."""
     from decoupled.runtime import cpu
 
     need(("torch", "torch"), *more)
@@ -100,7 +100,7 @@ def parsed(option: str, text: str, parse: Callable[[str], T], remedy: str) -> T:
 
 
 def one_of(option: str, value: str, allowed: Sequence[str]) -> str:
-    """A value of a closed list."""
+    """The value of an option that has a closed list; raises `InputError` for any other."""
     if value not in allowed:
         *most, last = allowed
         raise InputError(f"{option} is {value!r}; choose {', '.join(most)} or {last}")
@@ -108,7 +108,7 @@ def one_of(option: str, value: str, allowed: Sequence[str]) -> str:
 
 
 def stop_or_skip(on_error: str) -> Literal["stop", "skip"]:
-    """The two values of `--on-error`."""
+    """The value of `--on-error`, checked."""
     return "skip" if one_of("--on-error", on_error, ("stop", "skip")) == "skip" else "stop"
 
 
@@ -140,7 +140,7 @@ def read_share(text: str | None) -> float | Literal["all"] | None:
     """The share of the candidates that `--read`, or `--cascade`, names."""
     if text is None or text == "all":
         return "all" if text else None
-    return parsed("--cascade", text, float, "give a share such as 0.3, or all")
+    return parsed("--read", text, float, "give a share such as 0.3, or all")
 
 
 def threshold(text: str) -> float | Literal["auto"]:

@@ -40,7 +40,7 @@ def note(*lines: str) -> None:
 
 
 def lines(*texts: str) -> None:
-    """Lines of a result."""
+    """Print the lines of a result on stdout."""
     sys.stdout.write("".join(f"{line}\n" for line in texts))
 
 
@@ -115,7 +115,7 @@ def results(shown: dc.Hits | dc.Answers) -> None:
 
 
 def _answer(answer: dc.Answer) -> list[Text]:
-    """Its score, itself marked in its best passage, and every document that says the same."""
+    """The lines of an answer: its score, the answer marked in its passage, and other places that say it."""
     first, last = max(0, answer.start - AROUND), answer.end + AROUND
     before, after = answer.passage[first : answer.start], answer.passage[answer.end : last]
     words = Text.assemble(
@@ -132,7 +132,7 @@ def _answer(answer: dc.Answer) -> list[Text]:
 
 
 def _hit(hit: dc.Hit) -> list[Text]:
-    """Its score and document, its text, and its places in the first stage where they are known."""
+    """The lines of a hit: its score and document, its text, and its ranks in the first stage if known."""
     text = Text(_line(hit.text[:SHOWN]) + "…" * (len(hit.text) > SHOWN))
     lines = [Text.assemble(f"{hit.score:.4f}  ", _where(hit)), text]
     if hit.first_stage is not None:
@@ -155,13 +155,13 @@ def _where(one: dc.Hit | dc.Evidence) -> Text:
 
 
 def _line(text: str) -> str:
-    """Without line breaks, which are the file's and not the screen's; blanks at the ends stay."""
+    """The text on one line, without characters that act on a terminal; blanks at its ends stay."""
     return clean(text.replace("\r", " ").replace("\n", " "))
 
 
 @contextmanager
 def stoppable(stopped: Callable[[], str]) -> Iterator[None]:
-    """Ctrl-C is an error that says what there is by then, and how to go on."""
+    """Turn Ctrl-C into an error whose message, made by `stopped`, says what is done and how to go on."""
     try:
         yield
     except KeyboardInterrupt:
@@ -171,8 +171,7 @@ def stoppable(stopped: Callable[[], str]) -> Iterator[None]:
 # Progress -----------------------------------------------------------------------------------------
 
 
-EVERY = 10.0
-"""Seconds between lines of progress where there is no terminal to draw a bar on."""
+EVERY = 10.0  # seconds between lines of progress where there is no terminal to draw a bar on
 
 
 class Bar:
@@ -183,7 +182,7 @@ class Bar:
         self._noted = time.monotonic()
 
     def reach(self, done: int, total: int | None) -> None:
-        """So much is done by now."""
+        """Show that `done` of `total` steps are finished."""
         self._progress.update(self._task, completed=done, total=total)
         if not self._progress.console.is_terminal and time.monotonic() - self._noted > EVERY:
             self._noted = time.monotonic()
@@ -191,15 +190,15 @@ class Bar:
             note(f"{title}: {done:,}" + (f" of {total:,}" if total else ""))
 
     def expect(self, total: int | None) -> None:
-        """So many bytes are to be read; None where nobody knows."""
+        """Set the number of bytes that will be read; None where nobody knows."""
         self._progress.update(self._task, total=total)
 
     def read(self, count: int) -> None:
-        """So many more bytes were read; they count as done once what they hold is encoded."""
+        """Count bytes that were read; they show as done once the passages in them are encoded."""
         self._read += count
 
     def added(self, done: Added) -> None:
-        """So many passages are stored by now, so many tokens encoded."""
+        """Show the counts of passages and tokens, and the bytes that were read for them."""
         self._progress.update(self._task, completed=self._read, status=str(done))
 
 

@@ -194,7 +194,7 @@ def serve(
         layout = Layout(shards=shards, replicas=replicas, memory=memory, runtime=runtime)
         layout = replace(layout, most_replicas=max(replicas, most_replicas))
 
-    def served() -> Path:
+    def served() -> Path:  # called once the address is taken, so that nothing is copied in vain
         nonlocal index
         index = index or _sample_copy(runtime)
         if layout is not None:

@@ -80,7 +80,7 @@ def distill(
     from decoupled.train.recipe import train_reader
 
     if recipe == "reader" or any((retriever, vector, vector_layers, late)):
-        train_reader()
+        train_reader()  # raises: these options are taken only to say that they are gone
     changes = {"watch.evaluations": evaluations}
     changes |= recipe_changes(
         settings, epochs=epochs, batch=batch, lr=lr, minutes=minutes, seed=seed
@@ -155,7 +155,7 @@ def tune(
     from decoupled.lab import tune as search
     from decoupled.train.loop.checkpoint import same_run, work_folder
 
-    journal = work_folder(output) / "journal.jsonl"
+    journal = work_folder(output) / "journal.jsonl"  # a stop loses only the trial that runs
     if same_run(journal.parent, options, ready.recipe, unfinished=journal.name):
         printing.note(f"going on with the run in {journal.parent}")
     done = len(search.read_journal(journal))
@@ -255,7 +255,7 @@ def shrink(
     check_pairs = opt.read_data(check, on_error) if check else None
     whole, held = dc.Model.open(model), file_bytes(Path(model))
     training: AbstractContextManager[printing.TrainingBar] = printing.training_bar()
-    chosen = None
+    chosen = None  # without a recipe nothing is trained
     if recipe is not None and pairs is not None:
         changes = {"watch.evaluations": evaluations}
         changes |= recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)

@@ -36,30 +36,30 @@ from decoupled.model.jsonable import JsonObject
 from decoupled.runtime.open import check_name
 
 SETTLED = timedelta(minutes=1)
-"""How long a version of a first build stays readable: a query needs it for less, and nobody keeps it."""
+"""How long superseded versions of a first build stay readable: longer than any query takes."""
 PROBLEMS_SHOWN = 100
-"""Problems that the JSON of a build names."""
+"""Most problems that the JSON of a build lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """What a build did, and what the index holds now."""
+    """The result of a build: what it added and removed, and how many passages the index holds now."""
 
     index: str
     added: Added
     problems: tuple[Problem, ...]
-    """What could not be read, and what was left out."""
+    """Every file or line that could not be read or was left out on purpose."""
     removed: int
     """Passages that their documents no longer have, or whose documents left the corpus."""
     passages: int
 
     @property
     def skipped(self) -> int:
-        """Files, and lines of files, that could not be read."""
+        """Number of files, and lines of files, that could not be read."""
         return sum(problem.kind == "lost" for problem in self.problems)
 
     def to_json(self) -> JsonObject:
-        """Plain values."""
+        """The counts as a JSON object, with the first problems in words."""
         return {
             "added": self.added.added,
             "unchanged": self.added.unchanged,
@@ -74,7 +74,7 @@ class Built:
         }
 
     def lines(self) -> Iterator[str]:
-        """The same in words."""
+        """Lines for a terminal that say what the build did."""
         done = self.added
         if twice := ", ".join(done.duplicates):
             yield f"warning: ids that came twice, the last one stays: {twice}"
@@ -145,7 +145,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     if on_total is not None:
         on_total(total_bytes(files))
     stream = read_files(files, sink, on_bytes, chunker, chosen)
-    # Read now, so that a corpus of the wrong form fails before a model is loaded or anything written.
+    # Read now, so that a wrong corpus fails before a model is loaded or anything written.
     first = list(itertools.islice(stream, 1))
     if not exists and not first:
         raise _nothing(sources, problems)
@@ -238,7 +238,7 @@ def _nothing(corpus: list[str], problems: list[Problem]) -> InputError:
 def _check_same(
     output: str | Path, corpus: list[str], codec: str | None, keep: float | None, append: bool
 ) -> None:
-    """Refuse to go on with a build that was started from something else."""
+    """Raise `InputError` where an index was built from another corpus, or stores states in another way."""
     manifest = read_manifest(output)
     sources = list(manifest.sources) or corpus
     if sources != corpus and not append:

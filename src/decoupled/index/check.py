@@ -1,4 +1,4 @@
-"""`check`: every byte of an index that is read, compared with what was written; `repair` mends what it can.
+"""`check` compares every byte that an index reads with its checksum; `repair` mends what it can.
 
 Whatever can be made again from a passage's text is: states, vectors, search indexes, the codec where it has
 no numbers, Lance's manifest from its second copy. A passage whose text is damaged is lost, and named.
@@ -35,7 +35,7 @@ from decoupled.runtime.open import open_runtime
 
 @dataclass(frozen=True, kw_only=True)
 class Damage:
-    """One thing that is not what was written."""
+    """One part of an index whose bytes differ from what was written."""
 
     what: str
     repaired: bool = False
@@ -45,24 +45,24 @@ class Damage:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What `check` found."""
+    """The result of `check`: how much was compared, and every damage."""
 
     index: str
     passages: int = 0
     records: int = 0
     bytes: int = 0
-    """How much was compared."""
+    """Number of bytes that were compared with their checksums."""
     covered: bool = True
-    """Has the table checksums? One from before there were any gets them from `repair`, or the next commit."""
+    """Whether the table stores checksums; one of an early version gets them from `repair` or a commit."""
     damage: tuple[Damage, ...] = ()
 
     def to_json(self) -> JsonObject:
-        """Plain values."""
+        """The result as a JSON object, with the lost ids and the verdict."""
         return {**asdict(self), "lost": list(self.lost), "sound": self.sound}
 
     @property
     def sound(self) -> bool:
-        """Is everything as it was written, by now?"""
+        """Whether everything is as it was written, after any repairs."""
         return all(d.repaired and not d.lost for d in self.damage)
 
     @property
@@ -76,7 +76,7 @@ class Checked:
         return f"{self.passages} passages, {self.bytes / 1e6:.1f} MB compared"
 
     def lines(self) -> Iterator[str]:
-        """What is damaged, mended or lost; of a sound index that it is."""
+        """Lines for a terminal: each damage, the lost passages, and a summary of a sound index."""
         for one in self.damage:
             yield f"{'mended' if one.repaired else 'damaged'}: {one.what}"
         if lost := self.lost:
@@ -96,6 +96,7 @@ def check(index: str | Path, *, repair: bool = False, progress: Progress | None 
     location = location_of(index)
     run = _Check(location, repair, counter(progress, location.total()))
     manifest = read_manifest(index)  # nothing can be told of an index without it
+    # Model and codec come first: without them no damaged record could be encoded again.
     codec = run.model_and_codec(manifest)
     if codec is not None:
         run.table(manifest, codec)
@@ -129,14 +130,14 @@ class _Check:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """An error of a part that cannot be made again is damage that stays."""
+        """Record an error in a part that cannot be made again as damage that stays."""
         try:
             yield
         except DecoupledError as error:
             self.damage.append(Damage(what=str(error)))
 
     def model_and_codec(self, manifest: Manifest) -> Codec | None:
-        """The codec, where it is sound or could be made again."""
+        """The codec, if it is sound or could be made again; None where records cannot be decoded."""
         folder = self.location.fetch(MODEL)
         with self.noted():
             check_own_model(self.location, manifest, folder)
@@ -150,7 +151,9 @@ class _Check:
             codec, what = None, str(error)
         else:
             what = f"{CODEC} of {self.location.name} is gone"
+        # Before the first passage there is no codec file: only an index with a table has lost one.
         if codec is None and self._begun():
+            # A fitted codec cannot be made again: its numbers came from a sample of the corpus.
             again = None if needs_fit(name) else initial_codec(name, spec)
             if again is not None and self.repair:
                 save_codec(self.location, again)
@@ -164,7 +167,7 @@ class _Check:
         return LanceStore.exists(self.location.address)
 
     def table(self, manifest: Manifest, codec: Codec) -> None:
-        """The table and the states, file by file and then record by record."""
+        """Compare the table and the states, file by file and then record by record."""
         if not self._begun():
             return
         from decoupled.index.store.repair import Inspection
@@ -173,6 +176,7 @@ class _Check:
         titles = manifest.titles
 
         def encode(passages: list[Passage]) -> list[Any]:
+            # The model is loaded only where some record must be encoded again.
             if not runtimes:
                 runtimes.append(open_runtime(folder, codec))
             return encode_passages(runtimes[0], codec, passages, titles=titles, keep=keep)

@@ -1,4 +1,4 @@
-"""Texts to states, passages to records: batches of like length, results in the caller's order."""
+"""Encodes texts into states and passages into records: batches of like length, the caller's order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from decoupled.runtime.base import Runtime
 Numbers = npt.NDArray[np.int64]
 
 HELD = 1 << 16
-"""Tokens whose states are held before the codec makes them small: a part may have ten times as many."""
+"""Tokens whose states are held as floats until the codec packs them; a part may have ten times as many."""
 
 
 def encode_passages(
@@ -42,7 +42,7 @@ def encode_passages(
 
 
 def _portions(tokens: Sequence[int], most: int) -> list[int]:
-    """Where to cut a list so that no portion has more tokens, unless one alone does."""
+    """Bounds that cut a list into portions of at most `most` tokens; a longer text is a portion alone."""
     bounds, held = [0], 0
     for number, count in enumerate(tokens):
         if held and held + count > most:
@@ -66,6 +66,7 @@ def _records(
         which = zip(states.starts.tolist(), kept, strict=True)
         rows, lengths = np.concatenate([start + own for start, own in which]), list(map(len, kept))
         states, own = States(states.values[rows], np.array(lengths)), iter(kept)
+        # Offsets stay parallel to the states: one row for each token that is kept.
         split = [[replace(w, offsets=w.offsets[next(own)]) for w in group] for group in split]
     encoded = codec.encode(states)
     records: list[Record] = []
@@ -82,7 +83,7 @@ def _records(
 def windows_of(
     runtime: Runtime, passages: Sequence[Passage], *, titles: bool
 ) -> list[list[Window]]:
-    """The windows of passages, read with their titles or without."""
+    """The token windows of each passage, with its title in front of the text if `titles`."""
     named = [p.title for p in passages] if titles else None
     structured = runtime.spec.text.structure is not None
     structures = [p.structure for p in passages] if structured else None
@@ -97,7 +98,7 @@ def encode_windows(
     budget: int | None = None,
     vectors: bool = True,
 ) -> Encoding:
-    """States and vectors of the windows of each passage; a model that looks back reads those in order."""
+    """States and vectors of all windows; a model with memory reads those of a passage in order."""
     return encode_texts(
         runtime,
         "passage",
@@ -149,25 +150,27 @@ def encode_texts(
 
 
 class _EncodeRun(NamedTuple):
-    """A batch of the input component."""
+    """One batch for the input component (the layers below the split), as numbers of texts."""
 
     texts: Numbers
     kept: Numbers | None = None
-    """Which of them are wanted, where not all are; others are there because those look back at them."""
+    """Which texts of the batch are stored; None for all. The others are only there to be remembered."""
     before: Numbers | None = None
 
 
 def _runs(
     lengths: Numbers, budget: int, windows: Sequence[int] | None, memory: int
 ) -> list[_EncodeRun]:
-    """Batches of like length. The windows of a passage stay together, or come after those they look at."""
+    """Batches of texts of like length; windows of a passage come with those before that they remember."""
     if windows is None:
         return [_EncodeRun(batch) for batch in batches_by_length(lengths, budget)]
     pieces: list[tuple[int, int, int]] = []  # the first text, the first that is wanted, the end
     first = 0
     for count in windows:
+        # So many windows of the passage fit a batch; a longer one is cut into pieces.
         most = max(1, budget // max(1, int(lengths[first])))
         pieces += [
+            # A piece begins with windows that its own remember: computed twice, stored once.
             (max(first, start - memory), start, min(start + most, first + count))
             for start in range(first, first + count, most)
         ]
@@ -179,6 +182,7 @@ def _runs(
         texts = np.concatenate([np.arange(start, end) for start, _, end in chosen])
         fresh = [np.arange(start, end) >= own for start, own, end in chosen]
         begins = np.concatenate([np.arange(start, end) == start for start, _, end in chosen])
+        # The number in this batch of the window before each; -1 where there is nothing to remember.
         before = np.where(begins, -1, np.arange(len(texts)) - 1)
         runs.append(_EncodeRun(texts, np.flatnonzero(np.concatenate(fresh)), before))
     return runs

@@ -140,6 +140,7 @@ class Index:
             source = source_of(model)
             check_model(location, manifest, source)
         index = cls(Path(path), manifest, source=source, write=write, runtime=runtime, share=share)
+        # A given model was compared above; the index's own is compared when it is first loaded.
         index._proven = model is not None
         return index
 
@@ -159,7 +160,7 @@ class Index:
 
     @property
     def titles(self) -> bool:
-        """Are passages read with their titles? Those of indexes from before there was that are not."""
+        """Whether passages are encoded with their titles; in indexes of the first versions they are not."""
         return self.manifest.titles
 
     @property
@@ -168,7 +169,7 @@ class Index:
         return self.manifest.keep_tokens
 
     def check_head(self, head: HeadKind) -> None:
-        """Raise where the records lack what a head reads."""
+        """Raise `InputError` where the stored records lack tokens that a head needs."""
         if head == "span" and self.keep_tokens < 1:
             raise InputError(
                 f"{self.location.name} keeps {self.keep_tokens:g} of the tokens, to rank passages; to read "
@@ -210,9 +211,9 @@ class Index:
         return run.done()
 
     def stage(self, passages: Sequence[Passage]) -> Staged:
-        """Encode one part and write it without making it visible; it takes no right to write.
+        """Encode one part and write it without making it visible, which needs no lock.
 
-        The one process that has it calls `store.commit` with what this returns.
+        The process that holds the lock passes the result to `store.commit`.
         """
         if not self._stored:
             self.refresh()
@@ -242,12 +243,13 @@ class Index:
         model = None if isinstance(self.source, Path) else self.source
         name, share = self._runtime_name, self._share
         opened = Index.open(self.path, model=model, write=write, runtime=name, share=share)
+        # Loading a model takes long, so it is handed on where model and codec are the same.
         if opened.manifest == self.manifest and same_codec(opened.codec, self.codec):
             opened._runtime = self._runtime
         return opened
 
     def info(self) -> JsonObject:
-        """What `info --json` prints."""
+        """Size, model and version of the index, as `info --json` prints them."""
         snapshot = self.store.snapshot
         return {
             "kind": "index",
@@ -265,7 +267,7 @@ class Index:
         }
 
     def refresh(self) -> Snapshot:
-        """The newest version; an empty one while nothing was ever added."""
+        """Move to the newest version and return it; it is empty until something was added."""
         if not self._begun:
             self._settle(load_codec(self.location, self.manifest.codec, self.spec))
         if not self._stored:
@@ -273,19 +275,19 @@ class Index:
         return self.store.refresh()
 
     def close(self) -> None:
-        """Let another writer in."""
+        """Release the lock, so that another process can write."""
         self.store.close()
 
     # Building -------------------------------------------------------------------------------------
 
     def _begin(self, stream: Iterator[Passage]) -> Iterator[Passage]:
-        """Settle the codec, make the store, and give the passages back."""
+        """Fit and save the codec, create the store, and return all passages of the stream."""
         name = self.manifest.codec
         first = list(itertools.islice(stream, ingest.SAMPLE if needs_fit(name) else 1))
         if not first:
             return iter(())
         with locked(self.location):
-            # Another writer may have begun since this one was opened: what it stored needs its codec.
+            # Another writer may have begun meanwhile, and what it stored needs its codec.
             fitted = load_codec(self.location, name, self.spec)
             if fitted is None:
                 fitted = self._fit(first) if needs_fit(name) else self.codec
@@ -301,9 +303,10 @@ class Index:
         return fit_codec(self.manifest.codec, sample.states)
 
     def _settle(self, fitted: Codec | None) -> None:
-        """Take the codec that the index was begun with, if it was; a runtime must know it."""
+        """Take over the codec that the index was begun with, if it was begun."""
         self._begun = fitted is not None
         if fitted is not None and not same_codec(fitted, self.codec):
+            # A runtime is opened with its codec, so the loaded one cannot stay.
             self.codec, self._runtime = fitted, None
 
     def _encode(self, passages: Sequence[Passage]) -> list[Record]:
@@ -318,14 +321,14 @@ class Index:
             )
 
     def _stores(self) -> type[Store]:
-        """What keeps the records; another store is another line here."""
+        """The class that stores records; another kind of store would be chosen here."""
         # Here and not above: an engine without an index must start where Lance is not installed.
         from decoupled.index.store.lance import LanceStore
 
         return LanceStore
 
     def _open_store(self) -> Store:
-        """The records; an empty store in memory stands for them until there are any."""
+        """Open or create the store; an empty one in memory stands for it until there are records."""
         token_bytes, width = self.codec.bytes_per_token, self.spec.vector_width
         store: Store | None = None
         exists = self._stores().exists(self.path)

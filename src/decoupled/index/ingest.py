@@ -19,9 +19,9 @@ from decoupled.index.store.base import Staged, Store
 from decoupled.model.tokens import Passage
 
 PART = 2048
-"""Passages of a commit at most."""
+"""Most passages of one commit."""
 PART_SECONDS = 3.0
-"""What a commit takes to encode, about: so much is lost when a build is killed."""
+"""About how many seconds a part takes to encode: that much work is lost when a build is killed."""
 FIRST_CHARS, PART_CHARS = 1 << 15, 1 << 18
 """Characters of the first commit, and of every part that goes to another process."""
 LOOKED_UP = 512
@@ -34,11 +34,11 @@ UPKEEP = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class Added:
-    """What `add` did."""
+    """The counts of one run of `add`."""
 
     added: int = 0
     unchanged: int = 0
-    """Already there with the same content: not encoded again."""
+    """Passages that were there with the same content, and were not encoded again."""
     replaced: int = 0
     """Ids that were there with other content, or came twice; the last one stays."""
     tokens: int = 0
@@ -60,11 +60,11 @@ class Workers(Protocol):
     """Processes that encode parts of a build and write them, several at a time."""
 
     def stage(self, parts: Iterator[list[Passage]]) -> Iterator[list[Staged]]:
-        """What became of each part, in the order of the parts; those that are ready come together."""
+        """Yield the staged parts in their order; those that are ready at once come in one list."""
 
 
 def checked(passages: Iterable[Passage]) -> Iterator[Passage]:
-    """The passages, one by one; `InputError` for what is none."""
+    """Yield the passages one by one; raises `InputError` for anything that is not a passage."""
     if isinstance(passages, str | Path | Passage):
         raise InputError(
             f"add was given {str(passages)!r:.60}; give it a list of passages, or read_passages(FILE)"
@@ -101,11 +101,13 @@ class Ingest:
     def run(self, stream: Iterator[Passage], encode: Encode) -> None:
         """Encode one part while the one before it is being written; a part is a few seconds of work."""
         writing: tuple[Future[int], list[Passage]] | None = None
+        # One thread: parts are committed in their order, and memory holds two of them.
         with ThreadPoolExecutor(1) as writer:
             for part in self.parts(stream):
                 began = time.perf_counter()
                 records = encode(part)
                 rate = sum(map(_size, part)) / (time.perf_counter() - began)
+                # At most four times more or less: one odd part must not change it beyond reason.
                 self._chars = int(np.clip(rate * PART_SECONDS, self._chars / 4, self._chars * 4))
                 self.tokens += sum(len(record.states) for record in records)
                 self._finish(writing)
@@ -133,11 +135,12 @@ class Ingest:
         self.store.optimise()
 
     def parts(self, stream: Iterator[Passage]) -> Iterator[list[Passage]]:
-        """What must be stored, in parts of about `_chars` characters, each id once in a part."""
+        """Cut what must be stored into parts of about `_chars` characters, each id once in a part."""
         part: dict[str, Passage] = {}
         held = 0
         while block := list(islice(stream, min(LOOKED_UP, PART))):
             for passage in self.fresh(block):
+                # A store takes each id once in a part, so its second content begins the next part.
                 if passage.id in part or held >= self._chars or len(part) >= PART:
                     yield list(part.values())
                     part, held = {}, 0
@@ -160,8 +163,10 @@ class Ingest:
             unique.values(), self.store.snapshot.digests(list(unique)), strict=True
         ):
             pending, new = self.pending.get(passage.id), digest(passage)
+            # What is on its way counts before what is stored: it will have replaced that.
             if new == (pending[-1] if pending else old):
                 self.unchanged += 1
+            # Perhaps only its metadata changed, which needs no encoding.
             elif old is not None and not pending:
                 changed.append(passage)
             else:
@@ -172,10 +177,11 @@ class Ingest:
         return fresh
 
     def _with_other_text(self, changed: list[Passage]) -> list[Passage]:
-        """Those of the passages that must be encoded again; others are given their new metadata."""
+        """The changed passages that must be encoded again; where only metadata changed, it is stored here."""
         snapshot = self.store.snapshot
         stored = snapshot.texts(snapshot.locate([passage.id for passage in changed]))
         same = {e.id: (e.text, e.title, e.meta.get("structure")) for e in stored if not e.window}
+        # Only whole texts are compared: a passage of several windows is encoded again.
         long = {e.id for e in stored if e.window}
         kept = [
             p
@@ -189,7 +195,7 @@ class Ingest:
         return [passage for passage in changed if passage.id not in moved]
 
     def stored(self, part: Sequence[Passage]) -> None:
-        """A part that was pending is stored."""
+        """Count a part as stored, and forget that its passages were pending."""
         self.added += len(part)
         for passage in part:
             pending = self.pending[passage.id]
@@ -198,12 +204,12 @@ class Ingest:
                 del self.pending[passage.id]
 
     def report(self) -> None:
-        """Tell the caller how far it is."""
+        """Give the caller the counts so far."""
         if self.progress is not None:
             self.progress(self.done())
 
     def done(self) -> Added:
-        """The count as it stands."""
+        """The counts as they stand now."""
         return Added(
             added=self.added,
             unchanged=self.unchanged,

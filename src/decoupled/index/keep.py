@@ -24,11 +24,11 @@ Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 GONE = -2.0
-"""Less than any cosine."""
+"""Similarity of a token that was removed: less than any cosine, so that it is never the nearest."""
 
 
 def check_keep(spec: ModelSpec, share: float) -> None:
-    """Raise where passages cannot be stored with such a share of their tokens."""
+    """Raise `InputError` or `SpecError` where passages cannot be stored with this share of their tokens."""
     if not 0 < share <= 1:
         raise InputError(f"keep_tokens={share}; choose a share of the tokens, above 0 up to 1")
     above = spec.layers[spec.split :]
@@ -47,14 +47,14 @@ def check_keep(spec: ModelSpec, share: float) -> None:
 
 
 def _placeless(layer: LayerSpec) -> bool:
-    """Does a layer of the ordinary kind compute the same of tokens wherever they stand?"""
+    """Whether a layer computes the same for a token wherever it stands in the text."""
     kind = layer.attention
     ordinary = isinstance(kind, SelfAttention) and layer.order == "post" and not layer.more
     return ordinary and kind.window is None and kind.rotary is None  # type: ignore[attr-defined]
 
 
 class Keeper:
-    """Chooses the tokens of texts that are stored."""
+    """Chooses which tokens of each text are stored, by the first cross layer of the model."""
 
     def __init__(self, runtime: Runtime, share: float) -> None:
         spec = runtime.spec
@@ -70,15 +70,19 @@ class Keeper:
         if spec.projected("query"):
             states_RW = states_RW @ up["projection.up.weight"].T + up["projection.up.bias"]
         q_RI = states_RW @ own[f"{name}query.weight"].T + own.get(f"{name}query.bias", 0)
+        # [R,H·K] -> [R,H,K]
         q_RHK = q_RI.reshape(len(q_RI), -1, attention.head_width)
+        # [H·K,D] -> [H,K,D]
         k_HKD = own[f"{name}key.weight"].reshape(q_RHK.shape[1], attention.head_width, -1)
+        # q·(W_k z) = (W_k' q)·z: the key matrix is applied to the query once, not to every token.
         asks_RHD = np.einsum("rhk,hkd->rhd", q_RHK, k_HKD) / np.sqrt(attention.head_width)
         asks_SD = asks_RHD.reshape(-1, k_HKD.shape[-1])
         projected = spec.projected("passage")
+        # Stored states are projected, so the way back up is folded in as well: [S,D] -> [S,W].
         self._asks = asks_SD @ up["projection.up.weight"] if projected else asks_SD
 
     def rows(self, states: States) -> list[Rows]:
-        """Of each text, the tokens that are kept, in order: its special ones, and those most missed."""
+        """For each text the rows of the tokens to keep, in order: special tokens and those most missed."""
         values = states.values.astype(np.float32)
         spans = zip(states.starts.tolist(), states.lengths.tolist(), strict=True)
         return [self._chosen(values[start : start + length]) for start, length in spans]
@@ -93,6 +97,7 @@ class Keeper:
     def looked(self, states_TW: Floats) -> Floats:
         """`[T]`: how much an empty query attends to each token of a text."""
         scores_TS = states_TW @ self._asks.T
+        # Softmax over the tokens T of the text; less the maximum, so that exp does not overflow.
         weights_TS = np.exp(scores_TS - scores_TS.max(0))
         return np.asarray((weights_TS / weights_TS.sum(0)).sum(1))
 
@@ -100,9 +105,9 @@ class Keeper:
 def least_missed(
     states_TW: Floats, worth_T: Floats, stays_T: npt.NDArray[np.bool_], count: int
 ) -> Rows:
-    """So many tokens of a text, in order: the one that another is most like goes first, again and again.
+    """Rows of the `count` tokens of a text that stay, in order; those least missed are removed one by one.
 
-    What it was worth goes to the token that stands for it.
+    The worth of a removed token goes to the one that is most like it and stands for it from then on.
     """
     size = np.linalg.norm(states_TW, axis=1, keepdims=True)
     unit_TW = states_TW / np.maximum(size, 1e-9)
@@ -115,8 +120,10 @@ def least_missed(
         gone = int(missed.argmin())
         worth[near[gone]] += worth[gone]
         alike_TT[:, gone], missed[gone], kept[gone] = GONE, np.inf, False
+        # Only tokens whose nearest was removed, and the heir of its worth, have a new cost.
         again = np.append(np.flatnonzero(near == gone), near[gone])
         near[again] = alike_TT[again].argmax(1)
+        # Infinite cost marks tokens that always stay and those that are gone.
         left = again[np.isfinite(missed[again])]
         missed[left] = worth[left] * (1 - alike_TT[left, near[left]])
     return np.flatnonzero(kept)

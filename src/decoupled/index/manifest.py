@@ -41,12 +41,12 @@ class Manifest:
     """What `manifest.json` says: which model made the bytes of an index, and how they are stored."""
 
     fingerprint: str
-    """Of everything that decides the stored states: weights of the input component, tokenizer, spec."""
+    """Hash of all that decides the stored states: weights below the split, tokenizer and spec."""
     codec: str
     model: str
-    """The model in a few words, for people."""
+    """Description of the model in a few words, for messages."""
     titles: bool = False
-    """Are the titles of passages encoded with them? Indexes of the first versions have none."""
+    """Whether titles are encoded with their passages; in indexes of the first versions they are not."""
     sources: tuple[str, ...] = ()
     """What a command line built the index from."""
     keep_tokens: float = 1.0
@@ -55,7 +55,7 @@ class Manifest:
     """Sums of the files of the model's copy; None in indexes of the first versions."""
 
     def to_json(self) -> dict[str, object]:
-        """The content of the file, but for its own sum."""
+        """The content of `manifest.json` without its checksum."""
         content: dict[str, object] = {"format": FORMAT, **vars(self), "sources": list(self.sources)}
         if self.keep_tokens == 1:
             del content["keep_tokens"]
@@ -65,12 +65,12 @@ class Manifest:
 
 
 def is_index(path: str | Path) -> bool:
-    """Is there an index at this path?"""
+    """Whether there is an index at this path."""
     return location_of(path).load(MANIFEST) is not None
 
 
 def read_manifest(path: str | Path) -> Manifest:
-    """The manifest of an index, checked."""
+    """The manifest of an index; raises where it is missing, damaged or of another format."""
     location = location_of(path)
     content = location.load(MANIFEST)
     if content is None:
@@ -91,6 +91,7 @@ def read_manifest(path: str | Path) -> Manifest:
             f"{location.name} has format {version!r}, and this version reads {FORMAT}; "
             "update decoupled or index again"
         )
+    # Fields of later versions are passed over; what older ones must not read has another format.
     values = {
         field.name: manifest[field.name] for field in fields(Manifest) if field.name in manifest
     }
@@ -128,7 +129,7 @@ def new_manifest(
 
 
 def write_index(location: Location, source: Source, manifest: Manifest) -> Manifest:
-    """Put a copy of the model and the manifest there, which is returned with the sums of the copy's files."""
+    """Copy the model to a location and write its manifest; returns the manifest with the copy's checksums."""
     with locked(location):
         check_free(location)  # another process may have been faster
         whole = _publish_model(location, source, manifest)
@@ -149,13 +150,14 @@ def _publish_model(location: Location, source: Source, manifest: Manifest) -> Ma
 
 
 def exchange_model(path: str | Path, model: Model | str | Path) -> None:
-    """Put another model into an index, whose states it must have made too: another cross component.
+    """Replace the model of an index by one that makes the same states and has another cross component.
 
-    Whatever stops it, the index opens: until the sums of the new files are there, the fingerprint proves it.
+    The index can be opened whenever this is interrupted: without checksums the fingerprint is compared.
     """
     location, manifest, source = location_of(path), read_manifest(path), source_of(model)
     check_model(location, manifest, source)
     with locked(location):
+        # First without checksums: after a crash those of the old files would not fit the new ones.
         write_manifest(location, replace(manifest, model_crc32=None))
         write_manifest(location, _publish_model(location, source, manifest))
 
@@ -296,7 +298,7 @@ def initial_codec(name: str, spec: ModelSpec) -> Codec:
 
 
 def load_codec(location: Location, name: str, spec: ModelSpec) -> Codec | None:
-    """The codec that an index was begun with; None where it was not."""
+    """The codec that an index encodes with; None before its first passage is added."""
     content = location.load(CODEC)
     if content is None:
         return None
@@ -310,6 +312,6 @@ def load_codec(location: Location, name: str, spec: ModelSpec) -> Codec | None:
 
 
 def same_codec(one: Codec, other: Codec) -> bool:
-    """Were both fitted to the same numbers, so that either decodes what the other encoded?"""
+    """Whether two codecs have the same numbers, so that either decodes what the other encoded."""
     a, b = one.tensors(), other.tensors()
     return one.name == other.name and a.keys() == b.keys() and all((a[n] == b[n]).all() for n in a)

@@ -34,7 +34,9 @@ FORMAT, READ = "2", ("1", "2")
 MARKER = -1
 """`window` of the row that says a part was committed; its `id` is the part's name."""
 
+# The gap that marks a special token; a token of the text with this gap makes offsets wide.
 _SPECIAL = -128
+# Doubles hold every integer up to here; of larger ones the rounding error is written as well.
 _EXACT = 1 << 53
 
 
@@ -55,13 +57,13 @@ class Excerpt:
 
     @property
     def lead(self) -> int:
-        """How many tokens come before those of the text: special ones and the title's."""
+        """Number of tokens before those of the text: special tokens and the title's."""
         real = np.flatnonzero(self.offsets.any(1))
         return int(real[0]) if len(real) else len(self.offsets)
 
     @classmethod
     def of(cls: type[E], passage: Passage, number: int, window: Window, **rest: Any) -> E:
-        """What is known of the window of that number of a passage, and the rest of a record."""
+        """The excerpt or record of one window of a passage; `rest` are the fields of a record."""
         return cls(
             id=passage.id,
             window=number,
@@ -125,7 +127,7 @@ def digest(passage: Passage) -> int:
 
 
 def part_name(records: Sequence[Record]) -> str:
-    """A name that the same records always get."""
+    """The name of a part, made from its ids and contents: the same records get the same name."""
     content = "\0".join(f"{r.id}\0{r.digest}" for r in records)
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
@@ -167,16 +169,19 @@ def tag(key: str, value: str | float | None) -> str:
 
 
 def _sortable(key: str, value: float) -> str:
-    """A number as text of the same order: the bits of its double, then what a double cannot hold."""
+    """A number as text that sorts like it: the bits of its double, then what rounding took away."""
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         raise InputError(f"{key}={value}: an integer must fit 64 bits; store it as text")
+    # Adding 0.0 turns -0.0 into 0.0, which is equal and so must have the same tag.
     double = float(value) + 0.0
     if not math.isfinite(double):
         raise InputError(
             f"{key}={value}: JSON has no such number; leave it out or store it as text"
         )
     (bits,) = struct.unpack(">Q", struct.pack(">d", double))
+    # Doubles in the order of unsigned integers: flip negative ones, set the sign bit of others.
     bits = bits ^ 0xFFFF_FFFF_FFFF_FFFF if bits >> 63 else bits | 1 << 63
+    # A double is off by at most 1024 from a 64-bit integer, so four hex digits hold the rest.
     rest = f"{value - int(double) + 0x8000:04x}" if isinstance(value, int) else "8000"
     return f"{bits:016x}" + (rest if abs(double) >= _EXACT else "")
 
@@ -198,7 +203,7 @@ def pack_offsets(offsets: Offsets) -> bytes:
 
 
 def unpack_offsets(packed: bytes, tokens: int) -> Offsets:
-    """What `pack_offsets` was given, for a record of so many tokens."""
+    """The offsets that `pack_offsets` packed, for a record of `tokens` tokens."""
     if len(packed) != 2 * tokens:
         return np.frombuffer(packed, "<i4").reshape(tokens, 2).astype(np.int32)
     gaps = np.frombuffer(packed, np.int8, tokens).astype(np.int32)
@@ -219,7 +224,7 @@ LEAD = "lead"
 SIZE = "size"
 """Column of the bytes that a record's states take: tables whose states are not packed lack it."""
 STATES_SUM, EXCERPT_SUM = "states_crc32", "excerpt_crc32"
-"""Columns by which damage to a disk is noticed: tables that were made before there were any lack them."""
+"""Columns of checksums, by which damage on a disk is noticed; tables of early versions lack them."""
 
 
 _PACKED = {"lance-encoding:compression": "lz4"}
@@ -273,7 +278,10 @@ def to_table(
     *,
     part: str,
 ) -> pa.Table:
-    """Rows of records whose states, as stored, lie in turn in a segment yet to be named, and a marker."""
+    """The rows of one part: its records, and last a marker that the part is done.
+
+    States will lie one after the other; `changes.moved` adds their segment and where they begin in it.
+    """
     import pyarrow as pa
 
     sizes = [states.nbytes for states in stored]
@@ -295,6 +303,7 @@ def to_table(
         LEAD: [*(r.lead for r in records), None],
         STATES_SUM: [*(zlib.crc32(np.ascontiguousarray(states).data) for states in stored), None],
     }
+    # The last row is the marker, which has no text.
     summed = [columns[name][:-1] for name in EXCERPT_COLUMNS]
     columns[EXCERPT_SUM] = [*map(_excerpt_sum, *summed), None]
     if "vector" in schema.names:
@@ -305,7 +314,7 @@ def to_table(
 
 @_text_alone()
 def relabelled(table: pa.Table, passages: Mapping[str, Passage]) -> pa.Table:
-    """The rows of a table, with the metadata of these passages, which have the same text and title."""
+    """The rows of a table with new metadata from these passages, whose text and title are the same."""
     import pyarrow as pa
 
     mine = [passages[ident] for ident in table["id"].to_pylist()]
@@ -354,6 +363,7 @@ def _excerpt_sum(*values: Any) -> int:
     total = 0
     for value in values:
         raw = value if isinstance(value, bytes) else str(value).encode()
+        # The NUL after each value tells ("ab", "c") from ("a", "bc").
         total = zlib.crc32(b"\0", zlib.crc32(raw, total))
     return total
 

@@ -1,4 +1,4 @@
-"""What an index holds and its corpus no longer has: passages of documents that changed or left."""
+"""Finds stale passages: an index holds them, but their document changed or left the corpus."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ _BATCH = 4096
 
 
 def document_of(ident: str, meta: Mapping[str, Any]) -> str:
-    """The id of the document that a passage was cut from; its own where it was not."""
+    """The id of the document that a passage was cut from, or its own id if it was not cut."""
     document = meta.get("document")
+    # Users' own metadata may be called `document` too: only ids `document#…` were cut from it.
     if isinstance(document, str) and (ident == document or ident.startswith(f"{document}#")):
         return document
     return ident
 
 
 class Seen:
-    """Which passages a build has read, and of which documents: 16 bytes for each."""
+    """Remembers which passages and documents a build has read, in 16 bytes for each passage."""
 
     def __init__(self) -> None:
         self._passages, self._documents = array("Q"), array("Q")
 
     def watch(self, stream: Iterable[Passage]) -> Iterator[Passage]:
-        """The passages of a stream, noted as they pass."""
+        """Yield the passages of a stream unchanged, and remember their ids and documents."""
         for passage in stream:
             ident, document = keys_of((passage.id, document_of(passage.id, passage.meta)))
             self._passages.append(int(ident))
@@ -40,8 +41,13 @@ class Seen:
             yield passage
 
     def stale(self, snapshot: Snapshot, *, everything: bool) -> list[str]:
-        """Ids of what was not read, of documents that were; with `everything`, of all documents."""
+        """Ids of stored passages that were not read although their document was.
+
+        With `everything`, also those of documents that were not read at all.
+        """
+        # Keys are sorted once, so that each batch of the index is looked up in them quickly.
         passages, read = _unique(self._passages), _unique(self._documents)
+        # Further windows of a passage have the same id: one record for each passage is enough.
         rows = (excerpt for excerpt in snapshot.scan() if excerpt.window == 0)
         stale: list[str] = []
         while batch := list(islice(rows, _BATCH)):

@@ -1,4 +1,4 @@
-"""A stored passage as a whole, and what stands around it in its document."""
+"""Puts stored windows together again: one passage with its neighbours, or all passages of an index."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from decoupled.index.store.base import Snapshot
 from decoupled.model.tokens import Passage
 
 AROUND = 1500
-"""Characters of the document before and after a passage."""
+"""Characters of the document that are looked at before and after a passage."""
 MOST = 24
-"""Passages that are shown with it."""
+"""Most neighbours that are shown with a passage."""
 
 
 def passage_and_around(snapshot: Snapshot, ident: str) -> tuple[Passage, list[Passage]]:
@@ -33,9 +33,10 @@ def passage_and_around(snapshot: Snapshot, ident: str) -> tuple[Passage, list[Pa
 
 
 def joined(windows: Iterable[Excerpt]) -> list[Passage]:
-    """The passages that windows belong to; those of a long one overlap."""
+    """The passages that these windows were cut from, each with its whole text."""
     texts: dict[str, Passage] = {}
     for window in sorted(windows, key=lambda window: window.start):
+        # Windows overlap: the text so far is cut where this window begins.
         before = texts[window.id].text[: window.start] if window.id in texts else ""
         text = before + window.text
         texts[window.id] = Passage(id=window.id, text=text, title=window.title, meta=window.meta)
@@ -44,5 +45,6 @@ def joined(windows: Iterable[Excerpt]) -> list[Passage]:
 
 def stored_passages(snapshot: Snapshot) -> Iterator[Passage]:
     """Every passage of an index as it was added, in bounded memory."""
+    # The windows of a passage lie together, so that one passage at a time is enough memory.
     for _, windows in groupby(snapshot.scan(), key=lambda window: window.id):
         yield from joined(windows)

@@ -23,7 +23,7 @@ from decoupled.index.store.location import location_of
 from decoupled.model.tokens import Passage
 
 AHEAD = 3
-"""Parts that each worker may be ahead of the slowest: so many texts wait in memory."""
+"""Parts for each worker that may be under way at once; their texts wait in memory."""
 TRIES = 5
 """How often a part may take its worker down before the build stops."""
 
@@ -51,13 +51,13 @@ def open_workers(
 
 
 class Encoder:
-    """An index opened for reading; staging needs no right to write."""
+    """The index of a worker: opened for reading, since staging a part needs no lock."""
 
     def __init__(self, path: str, runtime: str = "auto") -> None:
         self._index = Index.open(path, runtime=runtime)
 
     def stage(self, passages: Sequence[Passage]) -> Staged:
-        """Encode a part and write it. Asked twice, it writes twice, and only what is committed counts."""
+        """Encode a part and write it; one that is staged twice lies there twice, and one is committed."""
         return self._index.stage(passages)
 
 
@@ -68,10 +68,11 @@ def in_order(
     result: Callable[[Any], Staged],
     ahead: int,
 ) -> Iterator[list[Staged]]:
-    """Send parts, at most `ahead` of the first that is not done; their results in the order of the parts."""
+    """Yield results in the order of the parts, at most `ahead` of which are sent and not yet given."""
     waiting = [send(part) for part in islice(parts, ahead)]
     while waiting:
         ready = [result(waiting.pop(0))]
+        # Whatever else is ready goes into the same commit.
         while waiting and is_done(waiting[0]):
             ready.append(result(waiting.pop(0)))
         waiting += [send(part) for part in islice(parts, ahead - len(waiting))]
@@ -80,7 +81,7 @@ def in_order(
 
 @dataclass(eq=False)
 class _Sent:
-    """A part, and its way through the pool that it was last given to."""
+    """A part, and the future of its result in the pool that works on it."""
 
     part: list[Passage]
     future: Future[Staged] = field(default_factory=Future)
@@ -97,7 +98,7 @@ class Processes(AbstractContextManager["Processes"]):
     def __init__(
         self, path: str | Path, count: int, *, threads: int | None = None, runtime: str = "auto"
     ) -> None:
-        """`threads` of each worker; by default the cores are shared out."""
+        """Start `count` processes of `threads` threads each; by default the cores are shared out."""
         self._ahead = AHEAD * count
         self._source = location_of(path).address, runtime
         self._open_pool = partial(
@@ -112,10 +113,11 @@ class Processes(AbstractContextManager["Processes"]):
         self._sent: list[_Sent] = []
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # After an error nobody will commit what is on its way, so it is not waited for.
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
     def stage(self, parts: Iterator[list[Passage]]) -> Iterator[list[Staged]]:
-        """What became of each part, in their order."""
+        """Yield the staged parts in their order, those that are ready together."""
         return in_order(parts, self._send, lambda s: s.future.done(), self._result, self._ahead)
 
     def _send(self, part: list[Passage]) -> _Sent:
@@ -124,6 +126,7 @@ class Processes(AbstractContextManager["Processes"]):
         try:
             self._submit(sent)
         except BrokenProcessPool:
+            # The part is in `_sent` already, so the new pool gets it with the others.
             self._replace_pool()
         return sent
 
@@ -147,7 +150,7 @@ class Processes(AbstractContextManager["Processes"]):
                 return staged
 
     def _replace_pool(self) -> None:
-        """A new pool in place of one that lost a process, with everything that was on its way."""
+        """Start a new pool in place of one that lost a process, and send it every unfinished part."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._pool = self._open_pool()
         for sent in self._sent:
@@ -161,7 +164,7 @@ def _limit_threads(threads: int) -> None:
         os.environ[name] = str(threads)
 
 
-# Opened with the first part, not with the process: an error there only tells the pool that a process died.
+# Opened with the first part: an error while a process starts would only say that it died.
 _encoder = cache(Encoder)
 
 

@@ -26,7 +26,7 @@ from decoupled.search.results import Hits
 REMEMBER = 256 << 20
 """Bytes in which the states of texts that no index holds are kept, for those that come again."""
 TOGETHER = 32
-"""Queries of one pass."""
+"""Number of queries that are scored in one pass."""
 
 
 class CrossEncoder:
@@ -44,7 +44,7 @@ class CrossEncoder:
 
     @property
     def num_labels(self) -> int:
-        """1 for a model that ranks, else how many classes it has."""
+        """Number of outputs: 1 for a model that ranks, else its number of classes."""
         kinds = {head.kind: head for head in self.engine.spec.heads}
         ranks = "rank" in kinds or "classes" not in kinds
         return 1 if ranks else kinds["classes"].outputs
@@ -94,6 +94,7 @@ class CrossEncoder:
         _refuse_prompts(prompt, prompt_name)
         pairs = _checked([(query, document) for document in documents])
         scores = self._activated(self._ranked(pairs, show_progress_bar), activation_fn, False)
+        # Equal scores stay in the caller's order.
         order = np.argsort(-scores, kind="stable")[:top_k].tolist()
         return [
             {"corpus_id": n, "score": float(scores[n])}
@@ -140,12 +141,14 @@ class CrossEncoder:
         if self.engine.index is None:
             return {}
         snapshot = self.engine.index.refresh()
+        # Reading all texts takes long, so it is done once for each version of the index.
         if snapshot.version != self._version:
             titled, plain = dict[bytes, str](), dict[bytes, str]()
             for passage in stored_passages(snapshot):
                 plain[_key(passage.text)] = passage.id
                 if passage.title:
                     titled[_key(f"{passage.title} {passage.text}")] = passage.id
+            # Where a text alone and a title with a text are the same, the text alone counts.
             self._ids, self._version = titled | plain, snapshot.version
         return self._ids
 
@@ -158,6 +161,7 @@ class CrossEncoder:
         elif self.num_labels == 1 or logits.ndim == 1:
             scores = sigmoid(logits.astype(np.float64)).astype(np.float32)
         if softmax and scores.ndim > 1:
+            # Less the maximum, so that exp does not overflow.
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             scores = weights / weights.sum(-1, keepdims=True)
         return scores
@@ -182,7 +186,7 @@ def _checked(pairs: Iterable[Any]) -> list[tuple[str, str]]:
 
 
 def _tensor(values: npt.NDArray[np.float32]) -> Any:
-    """For callers who speak torch, and so have it; nothing else here needs it."""
+    """The values as a torch tensor; only callers who ask for tensors need torch."""
     return import_module("torch").as_tensor(values)
 
 

@@ -26,7 +26,7 @@ PUBLIC = "decoupled.integrations.haystack"
 
 
 class _Component:
-    """What a component does with its engine, or the folder that it is opened from when it warms up."""
+    """Base of the components: holds an engine, or the folder from which `warm_up` opens one."""
 
     _source: str | Path | Engine
     _options: tuple[str, ...] = ("top_k",)
@@ -40,7 +40,7 @@ class _Component:
         _ = self._engine
 
     def to_dict(self) -> dict[str, object]:
-        """What a pipeline file says: a folder instead of an engine."""
+        """The component for a pipeline file, with the folder of its index instead of the engine."""
         source: Any = self._source
         if isinstance(source, Engine):
             if source.index is None:

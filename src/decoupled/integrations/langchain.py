@@ -35,6 +35,7 @@ class DecoupledRerank(BaseDocumentCompressor, arbitrary_types_allowed=True, extr
         del callbacks  # the engine has no steps to report
         texts = [scoring.Document(text=d.page_content, id=self._id(d)) for d in documents]
         return [
+            # A copy: the caller's documents may be shared with other steps of a chain.
             documents[place].model_copy(
                 update={"metadata": {**documents[place].metadata, "relevance_score": score}}
             )

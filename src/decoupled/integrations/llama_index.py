@@ -21,6 +21,7 @@ class DecoupledRerank(BaseNodePostprocessor):
     any other is encoded now.
     """
 
+    # Left out of serialised pipelines, which cannot hold a loaded model.
     engine: Engine = Field(exclude=True)
     top_n: int | None = Field(default=3, description="Nodes to keep; None keeps all.")
 
@@ -36,6 +37,7 @@ class DecoupledRerank(BaseNodePostprocessor):
             raise InputError("no query was given; call postprocess_nodes(nodes, query_str=…)")
         texts = [
             scoring.Document(
+                # The text without metadata, since only that can equal a stored passage.
                 text=scored.node.get_content(metadata_mode=MetadataMode.NONE),
                 id=scored.node.node_id,
             )

@@ -45,6 +45,8 @@ class DecoupledReranker:
     def predict(self, inputs1: Any, inputs2: Any, **_: Any) -> npt.NDArray[np.float32]:
         """The score of each query of `inputs1` with the document beside it in `inputs2`."""
         queries, documents = (
-            [t for batch in one for t in batch["text"]] for one in (inputs1, inputs2)
+            # MTEB gives data loaders, whose items are batches.
+            [t for batch in one for t in batch["text"]]
+            for one in (inputs1, inputs2)
         )
         return np.asarray(self.model.predict(list(zip(queries, documents, strict=True))))

@@ -13,7 +13,7 @@ from decoupled.search.results import Answer
 
 
 class Document(NamedTuple):
-    """What the adapters read off a document."""
+    """The text and the id of a document of another framework."""
 
     text: str
     id: str | None = None
@@ -50,8 +50,9 @@ def ask(
 
 
 def recognise(engine: Engine, documents: Sequence[Document]) -> Listed:
-    """Tell the documents that the index holds word for word from those it does not."""
+    """Divide documents into those that the index holds word for word, and texts to encode now."""
     stored = _stored(engine, list({d.id: None for d in documents if d.id}))
+    # Word for word: the framework may have another text under this id.
     ids = {n: d.id for n, d in enumerate(documents) if d.id and stored.get(d.id) == d.text}
     return listed(ids, {n: d.text for n, d in enumerate(documents) if n not in ids})
 
@@ -62,5 +63,6 @@ def _stored(engine: Engine, ids: Sequence[str]) -> dict[str, str]:
         return {}
     snapshot = engine.index.refresh()
     digests = zip(ids, snapshot.digests(ids), strict=True)
+    # `locate` raises for unknown ids, so these are left out first.
     here = [ident for ident, digest in digests if digest is not None]
     return {passage.id: passage.text for passage in joined(snapshot.texts(snapshot.locate(here)))}

@@ -1,4 +1,4 @@
-"""Does the split model still say what the joint model says? Measured on the user's own pairs."""
+"""Measures on the user's own pairs how far a split model agrees with the joint model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FALLEN = {"rank": 0.8, "span": 0.8, "classes": 0.9, "choice": 0.9}
 """Below this agreement a split should not be used without training."""
 
 Outputs = tuple[Any, ...]
-"""What a model says about a case."""
+"""Outputs of a model for one case: scores, one answer, or labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,19 +44,19 @@ class Agreement:
 
     @property
     def fell(self) -> bool:
-        """Is it too low to use the split without training?"""
+        """Whether the agreement is too low to use the split without training."""
         return self.score < FALLEN[self.head]
 
     @property
     def advice(self) -> str:
-        """What to do where it fell."""
+        """A message that says what to do about an agreement that is too low."""
         return (
             f"at split {self.split} the {self.head} head agrees only {self.score:.2f} with the unsplit "
             "model; train it with `decoupled distill`, or split lower"
         )
 
     def to_json(self) -> dict[str, object]:
-        """Plain values, rounded."""
+        """The figures as a JSON object, rounded to four digits."""
         plain: dict[str, object] = {"split": self.split, "head": self.head, "queries": self.queries}
         plain |= {"agreement": round(self.score, 4), "fell": self.fell}
         return plain | {name: round(value, 4) for name, value in self.gold.items()}
@@ -104,6 +104,7 @@ def deepest_split(
     measured = agreements(model, models, data, limit=limit)
     good = [split for split, a in zip(models, measured, strict=True) if a.score >= keep]
     if good:
+        # Models come in the order of their splits, so the last is the deepest.
         return good[-1], measured
     sizes = {name: options[name] for name in ("passage_tokens", "stride") if name in options}
     return model.split(model, at=0, **sizes), measured
@@ -113,7 +114,7 @@ def cases(pairs: Iterable[Pair], head: HeadKind, limit: int) -> list[Case]:
     """Pairs grouped by query; for ranking, a lone pair gets passages of other queries beside it."""
     groups: dict[str, list[Pair]] = {}
     for pair in pairs:
-        # The options of a choice are queries over one passage, so there the passage makes the group.
+        # The options of a choice are queries over one passage, so the passage makes the group.
         key = pair.passage if head == "choice" else pair.query
         if key not in groups and len(groups) == limit:
             break
@@ -123,6 +124,7 @@ def cases(pairs: Iterable[Pair], head: HeadKind, limit: int) -> list[Case]:
             "the data to check with holds no pairs; give at least one query and passage"
         )
     pool = list(dict.fromkeys(p.passage for group in groups.values() for p in group))
+    # A fixed seed, so that the same data always gives the same agreement.
     draw, grouped = np.random.default_rng(0), []
     for query, group in groups.items():
         passages = list(dict.fromkeys(p.query if head == "choice" else p.passage for p in group))
@@ -144,6 +146,7 @@ def agreement(
     pairs = list(zip(got, expected, strict=True))
     gold: dict[str, float] = {}
     if head == "rank":
+        # A single passage has no order to agree on.
         pairs = [(a, b) for a, b in pairs if len(a) > 1]
         scores = [kendall(a, b) for a, b in pairs]
     elif head == "span":
@@ -159,7 +162,7 @@ def agreement(
 
 
 def outputs(engine: Engine, case: Case, head: HeadKind) -> Outputs:
-    """What a model says about one case: scores in the order of the passages, the best answer, or labels."""
+    """Outputs of a model for one case: scores in the order of the passages, the best answer, or labels."""
     if head == "rank":
         hits = engine.rerank(case.query, texts=case.passages, raw=True)
         return tuple(hit.score for hit in sorted(hits, key=lambda hit: int(hit.id)))
@@ -209,6 +212,6 @@ def split_lines(spec: ModelSpec) -> Iterator[str]:
 
 
 def agreement_table(measured: Sequence[Agreement]) -> ResultTable:
-    """What each split keeps."""
+    """A table of the agreement of each split."""
     rows = [(a.split, a.head, a.score, a.queries, "fell" if a.fell else "") for a in measured]
     return ResultTable(columns=("split", "head", "agreement", "queries", ""), rows=rows)

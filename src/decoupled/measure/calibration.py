@@ -1,4 +1,4 @@
-"""Do scores mean what they say? Reliability and calibration error."""
+"""Reliability and calibration error: whether scores are the probabilities that they claim to be."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from decoupled.errors import InputError
 from decoupled.model.scoring import Floats
 
+# As many as Guo et al. (2017) use.
 BINS = 15
 
 
@@ -24,19 +25,20 @@ class Bin:
     right: float
 
     def to_json(self) -> dict[str, object]:
-        """Plain values, rounded."""
+        """The bin as a JSON object, rounded to four digits."""
         return {name: round(value, 4) for name, value in vars(self).items()}
 
 
 def reliability(
     scores: Sequence[float] | Floats, right: Sequence[bool] | Floats, bins: int = BINS
 ) -> list[Bin]:
-    """The bins of equal width that hold scores."""
+    """Sort scores into bins of equal width; bins without any score are left out."""
     p, y = np.asarray(scores, np.float64), np.asarray(right, np.float64)
     if len(p) != len(y) or not len(p) or not ((p >= 0) & (p <= 1)).all():
         raise InputError(
             f"{len(p)} scores from 0 to 1 and {len(y)} judgments; give as many of both"
         )
+    # A score of exactly 1 belongs to the last bin.
     place = np.minimum((p * bins).astype(np.int64), bins - 1)
     return [
         Bin(

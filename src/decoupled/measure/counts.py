@@ -19,17 +19,17 @@ from decoupled.model.spec import ModelSpec, Side, with_split
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """MACs by when they happen."""
+    """Multiply-accumulate operations (MACs), divided by when they happen."""
 
     passage: int
-    """Once per passage, when it is indexed."""
+    """MACs for each passage, once, when it is indexed."""
     query: int
-    """Once per query, however many passages it meets."""
+    """MACs for each query, once, however many passages it meets."""
     cross: int
-    """For each query and passage together."""
+    """MACs for each pair of a query and a passage."""
 
     def online(self, passages: int = 1) -> int:
-        """MACs that a query waits for, against so many stored passages."""
+        """MACs that a query waits for, against `passages` stored passages."""
         return self.query + passages * self.cross
 
     def whole(self) -> int:
@@ -87,6 +87,7 @@ def _cross(spec: ModelSpec, query: int, passage: int, heads: Sequence[HeadSpec])
     for number, layer in enumerate(upper, 1):
         rows = last if number == len(upper) else both
         if layer.passage == "frozen":
+            # A one-way layer computes new rows for the query alone.
             rows = min(rows, query)
         total += layer.macs(width, rows=rows, tokens=both, table=_relative(spec))
     return total + sum(head.macs(width, passage) for head in heads)
@@ -107,6 +108,7 @@ def published_flops(spec: ModelSpec, *, query: int, passage: int, stored: bool =
         return sum(layer.macs(width, rows=tokens, tokens=tokens) for layer in some)
 
     lower, upper = spec.layers[: spec.split], spec.layers[spec.split :]
+    # Below the split each text attends to itself alone, so the two never meet in a product.
     alone = layers(lower, query) + (0 if stored else layers(lower, passage))
     return 2 * (alone + layers(upper, query + passage))
 
@@ -120,6 +122,7 @@ def published_speedup(spec: ModelSpec, at: int, *, query: int, passage: int) -> 
 def token_layers_saved(layers: int, at: int, *, query: int, passage: int) -> float:
     """Share of token-layers that stored passages spare: a first-order proxy of DeFormer's memory figures."""
     both = query + passage
+    # Below the split only the query's tokens are left to compute, above it both texts'.
     return 1 - (at * query + (layers - at) * both) / (layers * both)
 
 
@@ -136,20 +139,20 @@ class Parameters:
     layers: int
     """Layers, the norm after the last, and the table of relative positions."""
     pooler: int
-    """Hidden layers of the heads."""
+    """Parameters of the hidden layers of the heads."""
     outputs: int
-    """Output layers of the heads."""
+    """Parameters of the output layers of the heads."""
     split: int
     """What a split adds: projection, vector, late interaction, tables at the start of the cross component."""
 
     @property
     def encoder(self) -> int:
-        """Embedding and layers."""
+        """Parameters of the embedding and the layers."""
         return self.embedding + self.layers
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Parameters of the whole model."""
         return self.encoder + self.pooler + self.outputs + self.split
 
 

@@ -31,6 +31,7 @@ def demo(engine: Engine | None = None, *, runtime: str = "auto") -> Iterator[dic
             answers = engine.ask(sample.question, 1)
             times.append(answers.timing.total_ms)
         best = answers[0].text if len(answers) else "(no answer)"
+        # Before the clock starts: the time of the joint model is that of reading alone.
         texts = engine.candidates(sample.question)
         begun = time.perf_counter()
         joint.ask(sample.question, 1, texts=texts)
@@ -50,7 +51,7 @@ def demo_cells(row: dict[str, Any]) -> Sequence[str]:
 
 
 def demo_lines(rows: Sequence[dict[str, Any]], passages: int) -> list[str]:
-    """What `demo` found, in words."""
+    """Lines for a terminal: how many answers are right, and how fast both models are."""
     right = sum(row["correct"] for row in rows)
     split, joint = (median(row[name] for row in rows) for name in ("split_ms", "joint_ms"))
     return [

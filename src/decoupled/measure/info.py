@@ -55,6 +55,6 @@ def info(path: str | Path) -> dict[str, object]:
 
 
 def _adds(spec: ModelSpec) -> dict[str, float]:
-    """What a search adds to the rank logit."""
+    """Weights of the first-stage scores that a search adds to the rank logit, by their names."""
     blend = spec.scoring.blend if spec.scoring is not None else {}
     return {name: round(weight, 4) for name, weight in blend.items()}

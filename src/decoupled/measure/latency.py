@@ -19,7 +19,7 @@ class Latency:
     rounds: int
 
     def to_json(self) -> dict[str, float]:
-        """Plain values, rounded."""
+        """The milliseconds as a JSON object, rounded to four digits."""
         return {name: round(value, 4) for name, value in vars(self).items()}
 
 
@@ -48,6 +48,7 @@ def interleaved(
     times: dict[str, list[float]] = {name: [] for name in alternatives}
     names = list(alternatives)
     for number in range(warmup + rounds):
+        # The order turns from round to round, so that none always follows the same one.
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             started = time.perf_counter()

@@ -52,6 +52,7 @@ def normalised_gain(ranked: Grades, all_grades: Grades, k: int) -> float:
     """Discounted cumulative gain of the first `k`, over that of the best order of all judged passages."""
 
     def gain(grades: Grades) -> float:
+        # The gain is the grade itself, as in trec_eval; 2^grade - 1 is another convention.
         return sum(max(grade, 0) / math.log2(n + 2) for n, grade in enumerate(grades[:k]))
 
     return gain(ranked) / gain(sorted(all_grades, reverse=True))
@@ -77,7 +78,7 @@ def recall(run: Run, qrels: Qrels, k: int) -> float:
 
 
 def _mean(run: Run, qrels: Qrels, score: Callable[[Grades, Grades], float]) -> float:
-    """Over the queries that have a relevant passage; one that the run lacks counts 0."""
+    """Mean score over queries with a relevant passage; a query that the run lacks counts 0."""
     relevant = {q: grades for q, grades in qrels.items() if any(g > 0 for g in grades.values())}
     if not relevant:
         return 0.0
@@ -98,6 +99,7 @@ def paired_difference(
             f"scores of shape {apart.shape}; give one number for each question, and at least one"
         )
     draw = np.random.default_rng(seed)
+    # Questions are drawn with replacement, the same ones for both systems.
     means = [apart[draw.integers(len(apart), size=len(apart))].mean() for _ in range(resamples)]
     low, high = np.quantile(means, (0.025, 0.975))
     return float(apart.mean()), float(low), float(high)
@@ -107,5 +109,6 @@ def kendall(a: Sequence[float], b: Sequence[float]) -> float:
     """Kendall's tau-b of two score lists: 1 same order, -1 reversed, 0 when either is all ties."""
     x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
     dx, dy = np.sign(x[:, None] - x), np.sign(y[:, None] - y)
+    # Each pair of items is in both sums twice, which cancels out.
     size = np.sqrt((dx**2).sum() * (dy**2).sum())
     return float((dx * dy).sum() / size) if size else 0.0

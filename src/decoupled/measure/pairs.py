@@ -49,6 +49,7 @@ _PASSAGE = (
 _JUDGED_ID = ("id", "_id", "qid", "query_id", "query-id")
 _QUERY_TEXT = ("text", "query", "question")
 _LABEL = ("label", "score", "relevance", "gold_label", "is_duplicate", "quality", "is_selected")
+# Columns that hold passages, and the label that the column's name implies.
 _GIVEN = (
     (re.compile(r"pos(itive)?s?(_\d+)?"), 1),
     (re.compile(r"neg(ative)?s?(_\d+)?"), 0),
@@ -151,6 +152,7 @@ def pairs_of(row: Fields, name: str, *, parse_labels: bool) -> Iterator[Pair]:
         )
     query = text_of("query", query)
     name = word("id", first_of(row, _ID)) or name
+    # With answers, as in SQuAD, equal questions about two paragraphs are two groups.
     group = word("query id", first_of(row, _QUERY_ID)) or (name if "answers" in row else query)
     if not columns:
         yield _pair(row, query, name, group, parse_labels=parse_labels)

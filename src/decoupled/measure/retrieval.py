@@ -29,7 +29,7 @@ class StageScores:
     after: Mapping[str, float]
 
     def to_json(self) -> dict[str, object]:
-        """Plain values, rounded."""
+        """The metrics as a JSON object, rounded to four digits."""
         sides = {"before": self.before, "after": self.after}
         return {
             "first_stage": self.first_stage,
@@ -92,6 +92,7 @@ def stage_scores(
     progress: Progress | None = None,
 ) -> list[StageScores]:
     """Metrics of each first stage over the judged queries."""
+    # A query without a relevant passage has no nDCG: its best gain is 0.
     relevant = [q for q in queries if any(g > 0 for g in qrels.get(q.id, {}).values())]
     if not relevant:
         raise InputError("no query has a relevant passage; do the ids of queries and qrels agree?")

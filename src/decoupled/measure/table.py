@@ -22,7 +22,7 @@ class ResultTable:
 
 
 def cell(value: Any) -> str:
-    """A value as a cell shows it."""
+    """A value as text for a cell: floats with four digits, no control characters."""
     return f"{value:.4f}" if isinstance(value, float) else clean(str(value))
 
 

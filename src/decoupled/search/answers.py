@@ -23,12 +23,12 @@ from decoupled.search.request import Request, SearchRun, attempt, timed
 from decoupled.search.results import Answer, Answers, Evidence, Hit, Hits, Label, Labels
 
 Outcome = Hits | Answers | Labels | Exception
-"""What a request asked for, or why it cannot have it."""
+"""The result of a request, or the error for which it has none."""
 
 MAX_TOKENS = 30
 """Longest answer, in tokens (DeFormer)."""
 FAINT = 0.01
-"""Of the best answer's score, below which another is not worth showing."""
+"""Share of the best answer's score below which another answer is not shown."""
 
 _WORDS = """
 a an the and or but nor if then than as at by for from in into of off on onto out over per to up
@@ -101,6 +101,7 @@ def _answers(spec: ModelSpec, search: SearchRun) -> Answers:
     after = len(spec.text.passage_suffix)
     bests, totals, nulls = window_scores(logits["span"], before=before, after=after)
     shift = _shift(spec, search, nulls)
+    # Log of the summed weight of all spans of all windows: the denominator of every score.
     weight = float(np.logaddexp.reduce(totals + shift))
     order = np.argsort(-(bests + shift), kind="stable")[: pool(k)].tolist()
     answers = []
@@ -116,7 +117,7 @@ def _answers(spec: ModelSpec, search: SearchRun) -> Answers:
 
 
 def _shift(spec: ModelSpec, search: SearchRun, nulls: Floats) -> Floats:
-    """What makes spans of different passages comparable, to be added to their logits.
+    """Numbers to add to span logits, one for each window, that make spans of different passages comparable.
 
     The odds against no answer where the head learnt it, with a part of the passage's rank logit where the
     model learnt that; else the logarithm of its relevance (measured: examples/starter/train.py).
@@ -151,6 +152,7 @@ def likely_answers(spec: ModelSpec, request: Request, answers: Answers) -> Answe
     if learnt is not None:
         chances = learnt(shares, answers.weight)
     else:
+        # The no-answer logit was subtracted from all spans, so no answer itself weighs exp(0).
         some = np.logaddexp(answers.weight, 0.0) if spec.head("span").null else answers.weight
         chances = shares * np.exp(answers.weight - some)
     auto = request.threshold == "auto"
@@ -185,6 +187,7 @@ def _best_windows(
     most = max(len(order), 1) if k is None else k
     seen: set[object] = set()
     for start in range(0, len(order), most):
+        # Texts are read in portions: two windows of one passage leave room for another passage.
         which = order[start : start + most]
         for window, (key, excerpt) in zip(which, search.describe(which), strict=True):
             if key not in seen:
@@ -208,7 +211,7 @@ def _without_overlaps(ranked: Sequence[tuple[object, Answer]]) -> list[Answer]:
 
 
 def softmax(x: Floats) -> Floats:
-    """Shares that sum to one."""
+    """Softmax of all values."""
     return np.exp(x - np.logaddexp.reduce(x))
 
 
@@ -231,9 +234,12 @@ def window_scores(
     )
     start = np.where(usable, padded[:, 1:, 0], -np.inf).astype(np.float64)
     end = np.where(usable, padded[:, 1:, 1], -np.inf).astype(np.float64)
+    # The score of no answer is the sum of its start and end logit, as in BERT for SQuAD 2.0.
     null = padded[:, 0].astype(np.float64).sum(-1)
+    # Taken off before exp and added to the log, against overflow; finite without any token.
     top = np.maximum(start.max(1, initial=-np.inf) + end.max(1, initial=-np.inf), -1e30)
     best, weight = np.full(len(logits), -np.inf), np.zeros(len(logits))
+    # Spans of one length at a time: memory for [P,T] scores and not for [P,T,T].
     for length in range(min(max_tokens, start.shape[1])):
         score = start[:, : start.shape[1] - length] + end[:, length:]
         best = np.maximum(best, score.max(1, initial=-np.inf))
@@ -259,6 +265,7 @@ def best_spans(
         return []
     reach = min(max_tokens, len(start))
     padded = np.concatenate([end, np.full(reach - 1, -np.inf)])
+    # [T,R]: the score of the span that begins at token t and has r + 1 tokens.
     score_TR = start[:, None] + np.lib.stride_tricks.sliding_window_view(padded, reach)
     spans: list[tuple[float, int, int]] = []
     while len(spans) < k and score_TR.max() > -np.inf:
@@ -272,7 +279,7 @@ def best_spans(
     return spans
 
 
-# Equal answers -------------------------------------------------------------------------------------
+# Equal answers ------------------------------------------------------------------------------------
 
 
 def normalise_answer(text: str) -> str:
@@ -281,12 +288,12 @@ def normalise_answer(text: str) -> str:
 
 
 def pool(k: int) -> int:
-    """How many spans are looked at for `k` merged answers."""
+    """Number of spans that are looked at for `k` merged answers, since some are equal or fillers."""
     return 4 * k + 4
 
 
 def is_filler(text: str) -> bool:
-    """Is it only function words and punctuation? `WHO` and `A` in capitals are names."""
+    """Whether a text is only function words and punctuation; `WHO` and `A` in capitals are names."""
     words = re.findall(r"\w+", text)
     return all(word.lower() in FILLERS and not word.isupper() for word in words)
 

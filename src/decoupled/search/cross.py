@@ -22,7 +22,7 @@ Pair = tuple[States, Passages]
 def cross_searches(
     spec: ModelSpec, runtime: Runtime, searches: Sequence[SearchRun], budget: int | None
 ) -> None:
-    """The logits of every search, those that need the same heads together."""
+    """Compute the logits of every search; searches that need the same heads share batches."""
     groups: dict[tuple[tuple[HeadKind, ...], bool], list[SearchRun]] = {}
     for search in live(searches):
         request = search.request
@@ -42,8 +42,9 @@ def cross_searches(
 
 
 def _odds(spec: ModelSpec, logits: Ragged) -> Ragged:
-    """The log-odds of the label to rank by, of whose two classes the softmax is then the sigmoid."""
+    """Log-odds of the label to rank by: with two classes, their sigmoid is that label's softmax."""
     signs = np.array(spec.head("classes").signs, np.float32)
+    # [P,2] -> [P,1]
     odds = logits.values.astype(np.float32) @ signs[:, None]
     return Ragged(odds, logits.lengths)
 
@@ -69,8 +70,10 @@ def score(
     """Logits of every head for the query (one text) and each passage, in order; or of an exit."""
     if len(passages) == 0:
         return {kind: Ragged(np.zeros((0, 1), np.float32), passages.lengths) for kind in heads}
+    # A pair has the tokens of both texts, so the query counts for each of its passages.
     counts, whole = passages.lengths + int(query.lengths[0]), budget or runtime.token_budget
     batches = batches_by_length(counts, whole)
+    # The usual case: nothing is copied or put in order again.
     if len(batches) == 1:
         return runtime.cross(query, passages, heads, last=last)
     parts = runtime.each(
@@ -81,6 +84,7 @@ def score(
 
 def _in_order(parts: Sequence[Logits], batches: Sequence[Rows]) -> Logits:
     """The logits of batches as those of all passages, in the caller's order."""
+    # The inverse of the order in which the batches took the passages.
     back = np.argsort(np.concatenate(batches), kind="stable")
     return {kind: Ragged.concat([part[kind] for part in parts]).select(back) for kind in parts[0]}
 
@@ -102,6 +106,7 @@ def score_many(
     alike: dict[object, list[int]] = {}
     for n in small:
         passages = pairs[n][1]
+        # Only passages of one kind, or of one block on the device, can be joined to a batch.
         own = type(passages) if isinstance(passages, States | Encoded) else passages.block
         alike.setdefault(own, []).append(n)
     for chosen in (c for c in alike.values() if len(c) > 1):
@@ -122,7 +127,7 @@ def _score_mixed(
     budget: int,
     last: int | None,
 ) -> list[Logits]:
-    """Passages of several queries in common batches."""
+    """Score the passages of several queries in common batches; returns the logits of each query."""
     groups: list[Any] = [p for _, p in pairs]  # all of one kind
     passages: Passages = type(groups[0]).concat(groups)
     queries = States.concat([query for query, _ in pairs])

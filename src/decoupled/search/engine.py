@@ -100,7 +100,7 @@ class Engine:
 
     @property
     def memory(self) -> MemoryUsage | None:
-        """What states are in memory and how often that spared a read; None without a budget."""
+        """Size of the cache of states and how often it spared a read; None without a budget."""
         return self._state_cache.usage if self._state_cache is not None else None
 
     def warm(self, progress: Callable[[MemoryUsage], None] | None = None) -> MemoryUsage | None:
@@ -210,6 +210,7 @@ class Engine:
         self.spec.head("classes")
         by_query: dict[str, list[int]] = {}
         for number, (query, _) in enumerate(pairs):
+            # Pairs of one query are one request, so that its states are computed once.
             by_query.setdefault(query, []).append(number)
         labels: dict[int, Label] = {}
         for query, numbers in by_query.items():
@@ -292,12 +293,12 @@ class Engine:
     def candidates(
         self, query: str, count: int = CANDIDATES, *, first_stage: FirstStageName = "auto"
     ) -> list[Passage]:
-        """What the first stage alone finds, best first: windows, as passages."""
+        """The candidates of the first stage alone, best first, each window as a passage."""
         how = Request(query=query, head="rank", retrieve=True, candidates=count)
         return self.passages(replace(how, first_stage=first_stage))
 
     def passages(self, request: Request) -> list[Passage]:
-        """What a request is read with: windows, as passages; those of the first stage best first."""
+        """The passages that a request is read with: windows of the candidates, best first, then its texts."""
         excerpts = []
         if request.reads_index:
             snapshot = self._snapshot()
@@ -331,7 +332,7 @@ class Engine:
         return result
 
     def _fetch(self, search: SearchRun, candidates: Candidates, snapshot: Snapshot) -> Fetched:
-        """The candidates with their states."""
+        """Read the states of the candidates, from memory or the device where they are there."""
         with timed("fetch_ms", search):
             # Beside texts, which come from here, states on the device are of no use.
             device = None if search.request.texts else self._device_cache
@@ -339,7 +340,7 @@ class Engine:
             return fetch(snapshot, candidates, self._state_cache, device, on_host=narrows)
 
     def _blend(self, search: SearchRun, stored: Fetched, windows: Windows) -> Windows:
-        """The windows with what is added to the rank logits of those that the first stage found."""
+        """The windows, with what first-stage scores add to the rank logit of each candidate."""
         scoring = blended(search.request, self.spec)
         if scoring is None or windows.snapshot is None:
             return windows
@@ -347,7 +348,7 @@ class Engine:
             return blend(search.request, scoring, stored, windows)
 
     def _choose(self, search: SearchRun, stored: Fetched) -> None:
-        """Leave to the cross component what is worth reading; all where every one must get its score."""
+        """Keep the windows that are worth reading by the cross component; all where each must be scored."""
         how = self._narrowing(search.request, len(search.windows))
         if how is not None:
             with timed("cross_ms", search):
@@ -355,19 +356,19 @@ class Engine:
                 search.narrow(worth_reading(how, search, stored, self._codec, full))
 
     def _narrowing(self, request: Request, count: int) -> LateInteraction | None:
-        """What chooses among so many windows of a request; None where all of them are read."""
+        """The late interaction that chooses among `count` windows of a request; None where all are read."""
         how = self._cascade_of(request)
         few = request.k is None or count <= request.k
         return None if how is None or how.keep == 1 or few else how
 
     def _cascade_of(self, request: Request) -> LateInteraction | None:
-        """What chooses among the candidates of a request; passages that the caller named are all wanted."""
+        """The late interaction of a request; None where every passage is read, as those of a caller are."""
         if request.read == "all" or request.hops > 1:
             return None
         return self.cascade or (self._own_cascade if request.retrieve else None)
 
     def reads(self, request: Request) -> int:
-        """About how many of its candidates a request that retrieves will have read."""
+        """About how many candidates the cross component will read for a request that retrieves."""
         cascade = self._cascade_of(request)
         if cascade is None or request.k is None:
             return request.candidates
@@ -375,5 +376,5 @@ class Engine:
 
     @cached_property
     def _own_cascade(self) -> LateInteraction | None:
-        """That of the model, where it says what share it takes."""
+        """The model's own late interaction, if it learnt what share of the candidates is enough."""
         return LateInteraction.of(self.runtime)

@@ -24,7 +24,7 @@ from decoupled.search.first_stage import Candidates
 from decoupled.search.request import NO_WINDOWS, SearchRun, Windows, as_passages, timed
 
 _TEXT, _WINDOW = 1400, 600
-"""Bytes of the Python objects of a text and of a window, which arrays and strings come on top of."""
+"""Bytes of the Python objects of a text and of a window, without their arrays and strings."""
 
 TextKey = tuple[str, int, str, str, str]
 """Name of the codec, length of the query (0 where it does not matter), title, text, structure."""
@@ -45,7 +45,7 @@ class EncodedText:
 
 
 class TextCache:
-    """The last texts within a number of bytes, least recently used out first. Threads may share it."""
+    """Cache of encoded texts up to a number of bytes; the least recently used leave first. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -66,6 +66,7 @@ class TextCache:
 
     def put(self, key: TextKey, text: EncodedText) -> None:
         """Keep a text; one that alone would fill the cache is not kept."""
+        # One large text must not push out many small ones.
         if text.size > self.limit // 4:
             return
         with self._guard:
@@ -86,13 +87,14 @@ class DeviceCache:
 
     @classmethod
     def fill(cls, runtime: Runtime, cache: StateCache) -> DeviceCache | None:
-        """What is in memory, brought to the device; None for a runtime that reads ours."""
+        """Copy the cached states to the runtime's device; None for a runtime that reads host memory."""
         cached = cache.everything()
         kept = runtime.keep(cached[1]) if cached is not None else None
         return cls(cached[0], kept) if cached is not None and kept is not None else None
 
     def get(self, keys: npt.NDArray[np.int64]) -> OnDevice | None:
         """The states of these records; None where one of them is not there."""
+        # Clipped: a key beyond the last has no position, and is then seen to differ.
         at = np.searchsorted(self._keys, keys).clip(max=len(self._keys) - 1)
         if not (self._keys[at] == keys).all():
             return None
@@ -105,7 +107,7 @@ class Fetched:
 
     candidates: Candidates = field(default_factory=Candidates)
     windows: Windows = NO_WINDOWS
-    """Those of the reader's share, with states as the cross component takes them: on its device, if there."""
+    """Windows of the reader's share, with states on the runtime's device if they are there."""
     states: Encoded | None = None
     """The same states on the host, where late interaction reads them; None where only the device has them."""
 
@@ -174,7 +176,7 @@ class TextEncoder:
         ]
 
     def _empty(self) -> States | Encoded:
-        """No states at all, of the width that others have."""
+        """An empty batch of states, in the width and format of the others."""
         none = np.zeros(0, np.int64)
         if self.codec is not None:
             return Encoded(np.zeros((0, self.codec.bytes_per_token), np.uint8), none)
@@ -182,9 +184,10 @@ class TextEncoder:
         return States(np.zeros((0, width), np.float32), none)
 
     def _encode(self, keys: Iterable[TextKey]) -> dict[TextKey, EncodedText]:
-        """Every text once, from the cache where it is there; those of one query length together."""
+        """Encode every text once, or take it from the cache; texts of one query length share batches."""
         encoded: dict[TextKey, EncodedText] = {}
         missing: dict[int, list[TextKey]] = {}
+        # Several requests may bring the same text.
         for key in dict.fromkeys(keys):
             cached = self.cache.get(key) if self.cache is not None else None
             if cached is not None:
@@ -214,12 +217,13 @@ def _joined(
     encoded: Sequence[EncodedText],
     empty: States | Encoded,
 ) -> Windows:
-    """The stored windows, then those of the texts."""
+    """The stored windows followed by the windows of the caller's texts."""
     excerpts = [
         Excerpt.of(passage, number, window)
         for passage, text in zip(passages, encoded, strict=True)
         for number, window in enumerate(text.windows)
     ]
+    # Windows of one text share an owner, by which they count as one result.
     owners = [owner for owner, text in enumerate(encoded) for _ in text.windows]
     parts = [stored.states if len(stored) else empty, *(text.states for text in encoded)]
     states = type(empty).concat(parts)  # type: ignore[arg-type]  # all of one kind, by one codec

@@ -25,14 +25,14 @@ class Candidates:
     """The records that a request is about: those that the first stage found, or those that it names."""
 
     rows: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Every one of them, best first or as they were named."""
+    """Rows of all candidates, best first, or in the order in which the request names them."""
     own: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Those of the reader's share, in the same order."""
+    """Rows of the candidates in the reader's share, in the same order."""
     bm25: Floats = field(default_factory=lambda: np.zeros(0))
     """The BM25 score of each of `rows`; empty where the final score does not need it. Likewise `cosine`."""
     cosine: Floats = field(default_factory=lambda: np.zeros(0))
     rankings: Mapping[str, Ranking] = field(default_factory=dict)
-    """What each search found, where the request wants to see it."""
+    """The ranking of each search (lexical, dense…), where the request wants to see it."""
 
 
 class _Scores:
@@ -44,6 +44,7 @@ class _Scores:
 
     def learn(self, hits: Ranking) -> Ranking:
         """Keep the scores of a ranking."""
+        # Sorted, so that `of` can use a binary search; a row keeps its first score.
         rows, first = np.unique(np.concatenate([self._rows, hits.rows]), return_index=True)
         self._scores = np.concatenate([self._scores, hits.scores])[first]
         self._rows = rows
@@ -54,6 +55,7 @@ class _Scores:
         lacking = np.setdiff1d(rows, self._rows)
         if len(lacking):
             self.learn(self._search(lacking))
+            # Rows that match nothing are not ranked: they score 0, and are not asked for again.
             none = np.setdiff1d(lacking, self._rows)
             self.learn(Ranking(none, np.zeros(len(none), np.float32)))
         return self._scores[np.searchsorted(self._rows, rows)]
@@ -153,7 +155,7 @@ def retrieve(
 
 
 def prior(candidates: Candidates, scoring: Scoring) -> Floats:
-    """What the scores of the first stage add to the rank logit of each candidate.
+    """The numbers that first-stage scores add to the rank logit of each candidate.
 
     The spread is that of the first hundred, as when the weights were learnt: a longer tail would make the
     same scores count for more.
@@ -167,7 +169,7 @@ def prior(candidates: Candidates, scoring: Scoring) -> Floats:
 
 
 def standardised(scores: Floats, first: int | None = None) -> Floats:
-    """With mean 0 and standard deviation 1, of the first so many; all 0 where those are equal."""
+    """The scores scaled to mean 0 and standard deviation 1 over the `first` ones; 0 where those are equal."""
     if not len(scores):
         return scores
     return (scores - scores[:first].mean()) / max(float(scores[:first].std()), 1e-9)
@@ -176,6 +178,7 @@ def standardised(scores: Floats, first: int | None = None) -> Floats:
 def fuse(rankings: list[Ranking], k: int) -> Ranking:
     """Several rankings as one, by the sum of their reciprocal ranks."""
     rows = np.concatenate([r.rows for r in rankings])
+    # Ranks count from 1.
     gains = np.concatenate([1.0 / (FUSION + 1 + np.arange(len(r))) for r in rankings])
     unique, where = np.unique(rows, return_inverse=True)
     scores = np.bincount(where, weights=gains, minlength=len(unique)).astype(np.float32)

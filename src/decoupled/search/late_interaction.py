@@ -31,6 +31,7 @@ MARGIN = 0.1
 """Standard deviations below the cut within which candidates are read as well."""
 PER_HIT, PER_ANSWER = 2, 1
 """Candidates that are read at least for each result that is asked for: a passage may hold several answers."""
+# Tokens whose codes are widened to floats at a time.
 _BLOCK = 8192
 _ONE_CORE = 1 << 18
 """Multiply-adds below which OpenBLAS does not divide a product."""
@@ -40,18 +41,18 @@ _PLAIN = {"int8": "i1", "fp16": "<f2", "fp32": "<f4"}
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LateProjection:
-    """What a model learnt for late interaction (`LateSpec`)."""
+    """The projection that a model learnt for late interaction (`LateSpec`)."""
 
     weight: Floats
-    """`[V,W]`."""
+    """Matrix from states to compared vectors, `[V,W]`."""
     scale: float
-    """Of the mean over the query's tokens."""
+    """Learnt factor of the mean cosine over the query's tokens."""
     special: tuple[int, int]
     """Special tokens before and after those of a query, which match nothing."""
 
     @classmethod
     def of(cls, runtime: Runtime) -> LateProjection | None:
-        """That of a loaded model, if it has one."""
+        """The projection of a loaded model; None if it learnt none."""
         spec = runtime.spec
         if spec.late is None:
             return None
@@ -64,6 +65,7 @@ class LateProjection:
         """`[P]`, as the model was trained to: comparable across queries."""
         before, after = self.special
         words = query_QW[before : len(query_QW) - after]
+        # An empty query has nothing but special tokens: the first stands for it.
         query_QV = directions((words if len(words) else query_QW[:1]) @ self.weight.T)
         sums = max_sim(query_QV, codes.values, codes.lengths, self.weight)
         return sums * np.float32(self.scale / len(query_QV))
@@ -78,11 +80,11 @@ class LateInteraction:
     margin: float = MARGIN
     """The guard: candidates so close below the cut are read too, in standard deviations of the scores."""
     projection: LateProjection | None = None
-    """That of the model. Without one, the directions of the codes are compared."""
+    """The model's projection; without one the directions of the stored codes are compared."""
     slope: float = 0.0
-    """What one standard deviation of the scores says of the rank logit, where the model learnt it."""
+    """Change of the rank logit that one standard deviation of these scores predicts; 0 if not learnt."""
     most: int | None = None
-    """Candidates of which the share is taken at most."""
+    """The share is taken of at most this many candidates; None for all."""
 
     def __post_init__(self) -> None:
         if not 0 < self.keep <= 1:
@@ -114,13 +116,13 @@ class LateInteraction:
         return max_sim(directions(codes_of(query, codec)), codes.values, codes.lengths)
 
     def with_prior(self, scores: Floats, prior: npt.NDArray[np.float64]) -> Floats:
-        """What the final score will be, as far as is known: `prior` is what the first stage adds to it."""
+        """Estimate of the final score: the learnt part of these scores, plus `prior` from the first stage."""
         if not self.slope or len(prior) != len(scores):
             return scores
         return (self.slope * standardised(finite(scores), CANDIDATES) + prior).astype(np.float32)
 
     def count(self, candidates: int, k: int, per: int = PER_HIT) -> int:
-        """How many of so many candidates are read for `k` results, those close to the cut aside."""
+        """Number of candidates that are read for `k` results, not counting those close below the cut."""
         share = self.keep * min(candidates, self.most or candidates)
         return min(int(np.ceil(max(share, per * k))), candidates)
 
@@ -135,13 +137,14 @@ class LateInteraction:
         if count >= len(scores):
             return np.arange(len(scores))
         cut = np.partition(scores, len(scores) - count)[len(scores) - count]
+        # Windows of one passage are one hit, so the cut goes down until `k` passages are above it.
         cut = min(cut, last_result(scores.tolist(), keys, k)) if keys else cut
         close = cut - self.margin * float(scores[np.isfinite(scores)].std())
         return np.flatnonzero(scores >= close).astype(np.int64)
 
 
 def finite(scores: Floats) -> npt.NDArray[np.float64]:
-    """With the least score for texts without tokens, which match nothing."""
+    """The scores, with the least finite one for texts without tokens, whose score is -inf."""
     least = scores[np.isfinite(scores)].min(initial=0.0)
     return np.where(np.isfinite(scores), scores, least).astype(np.float64)
 
@@ -203,7 +206,10 @@ def states_of(states: States | Encoded, codec: Codec | None) -> npt.NDArray[np.g
 def _numbers(
     states: States | Encoded, codec: Codec | None, *, restored: bool
 ) -> npt.NDArray[np.generic]:
-    """Codes as they lie in a record, where they are numbers and, if `restored`, of the states' own space."""
+    """Stored codes as numbers without decoding, where they allow it; else decoded states.
+
+    With `restored` the numbers must be in the space of the states, as a learnt projection expects.
+    """
     if isinstance(states, States):
         return states.values
     assert codec is not None, "encoded passages need the codec that encoded them"
@@ -231,6 +237,7 @@ def product(x_NI: Floats, y_IO: Floats) -> Floats:
     whole = len(x_NI) // rows * rows
     result = np.empty((len(x_NI), y_IO.shape[1]), np.float32)
     y_IO = np.ascontiguousarray(y_IO)
+    # [N,O] -> [N/rows,rows,O]: matmul calls BLAS once for each piece.
     pieces = result[:whole].reshape(-1, rows, y_IO.shape[1])
     np.matmul(x_NI[:whole].reshape(-1, rows, len(y_IO)), y_IO, out=pieces)
     np.matmul(x_NI[whole:], y_IO, out=result[whole:])
@@ -250,6 +257,7 @@ def max_sim(
     for start in range(0, len(codes_NW), _BLOCK):
         block = np.asarray(codes_NW[start : start + _BLOCK], np.float32)
         block = block if projection_VW is None else product(block, projection_VW.T)
+        # The query is normalised already; a row of zeros gets cosine 0.
         norms = np.sqrt(np.einsum("nw,nw->n", block, block))
         cosines = product(block, query_QW.T)
         np.divide(
@@ -258,5 +266,6 @@ def max_sim(
     scores = np.full(len(lengths), -np.inf, np.float32)
     real = np.flatnonzero(lengths)
     starts = (np.cumsum(lengths) - lengths)[real]
+    # [N,Q] -> [P,Q] -> [P]; `reduceat` gives nonsense for passages without tokens: left out.
     scores[real] = np.maximum.reduceat(cosines_NQ, starts, axis=0).sum(1)
     return scores

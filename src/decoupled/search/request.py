@@ -31,11 +31,11 @@ FirstStageName = Literal["auto", FirstStage]
 
 
 CANDIDATES = 100
-"""Records that the first stage hands on."""
+"""Number of records that the first stage hands on by default."""
 
 
 def _visible(letter: str) -> bool:
-    """Is it more than a space, a control character or one without width?"""
+    """Whether a character is more than a space, a control character or one without width."""
     return unicodedata.category(letter) not in ("Cc", "Cf", "Zl", "Zp", "Zs")
 
 
@@ -48,7 +48,7 @@ class Request:
 
     query: str
     head: HeadKind
-    """What is read off: scores of passages (`rank`, `choice`), answers (`span`), or labels (`classes`)."""
+    """Head that decides the results: scores (`rank`, `choice`), answers (`span`) or labels (`classes`)."""
     k: int | None = None
     """How many results; None for all, of given passages."""
     retrieve: bool = False
@@ -60,15 +60,15 @@ class Request:
     ids: tuple[str, ...] = ()
     texts: tuple[str | Passage, ...] = ()
     blend: float = 1.0
-    """How much of what the model learnt to add to its rank logits from the first stage is added."""
+    """Scale of the first-stage scores that the model adds to its rank logit: 1 as learnt, 0 none."""
     raw: bool = False
-    """Logits instead of probabilities."""
+    """Whether scores are logits instead of probabilities."""
     threshold: float | Literal["auto"] = 0.0
     """Leave out answers with a lower score; `auto` is the model's own measure of no answer."""
     hops: int = 1
     """With 2 or more, candidates are followed along their links and read together (`methods/hop`)."""
     show_first_stage: bool = False
-    """Say of each hit where the first stage had it."""
+    """Whether each hit comes with its rank and score in the first stage."""
     part: bool = False
     """Asked of a shard: answers come unmerged, to be merged with those of the others."""
 
@@ -87,7 +87,7 @@ class Request:
 
     @property
     def reads_index(self) -> bool:
-        """Does it need passages of the index?"""
+        """Whether the request needs passages of the index."""
         return self.retrieve or bool(self.ids)
 
 
@@ -125,10 +125,11 @@ class Windows:
         none = np.zeros(0, np.int64)
         stored = none if self.snapshot is None else self.snapshot.leads(self.rows)
         texts = np.array([text.lead for text in self.texts], np.int64)
+        # -1 comes from tables of before titles were read, where the prefix alone precedes the text.
         return np.concatenate([np.where(stored < 0, prefix, stored), texts])
 
     def describe(self, which: Sequence[int]) -> list[tuple[object, Excerpt]]:
-        """For each window, a key that windows of one passage share, and what it says."""
+        """For each window a key, which windows of one passage share, and its text with metadata."""
         stored, first = [w for w in which if w < len(self.rows)], len(self.rows)
         described: dict[int, tuple[object, Excerpt]] = {
             n: text for n, text in enumerate(zip(self.owners, self.texts, strict=True), first)
@@ -151,7 +152,7 @@ class SearchRun:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.rankings: Mapping[str, Ranking] = {}
-        """What the first stage found, where the request wants to see it."""
+        """Rankings of the first stage by name, where the request wants to see them."""
         self.windows = NO_WINDOWS
         """The windows that the cross component reads."""
         self.all_windows: Windows | None = None
@@ -161,7 +162,7 @@ class SearchRun:
         self._started = time.perf_counter()
 
     def narrow(self, which: npt.NDArray[np.int64]) -> None:
-        """Read these windows only, for now."""
+        """Leave only these windows to be read; `widen` brings the others back."""
         if len(which) < len(self.windows):
             self.all_windows = self.windows if self.all_windows is None else self.all_windows
             self.windows = self.windows.take(which)
@@ -199,7 +200,7 @@ class SearchRun:
 
 @contextmanager
 def attempt(*searches: SearchRun) -> Iterator[None]:
-    """An expected failure in the block is that of these searches, and of no other."""
+    """Give an expected error of the block to these searches, so that others go on."""
     try:
         yield
     except (DecoupledError, OSError) as error:
@@ -214,12 +215,13 @@ def timed(stage: str, *searches: SearchRun) -> Iterator[None]:
     yield
     took = (time.perf_counter() - begun) * 1e3
     for search, counted in zip(searches, before, strict=True):
+        # Blocks nest: what an inner one counted is taken off, so that stages add up to the total.
         own = took - (sum(search.spent.values()) - counted)
         search.spent[stage] = search.spent.get(stage, 0.0) + own
 
 
 def live(searches: Sequence[SearchRun]) -> list[SearchRun]:
-    """Those that have not failed."""
+    """The searches that have not failed so far."""
     return [search for search in searches if search.error is None]
 
 
@@ -272,7 +274,7 @@ def listed(ids: Mapping[int, str], texts: Mapping[int, str]) -> Listed:
 
     An id that came twice has two positions; texts get ids that no stored document of the list has.
     """
-    # An id begins with at most one of the marks 0#, 1#, …, so one of the first n + 1 is free of n ids.
+    # An id begins with at most one of the marks 0#, 1#, …: of n + 1 marks, n ids leave one free.
     taken = {ident.partition("#")[0] for ident in ids.values()}
     mark = next(f"{n}#" for n in range(len(taken) + 1) if str(n) not in taken)
     passages = tuple(Passage(id=f"{mark}{n}", text=text) for n, text in texts.items())

@@ -31,7 +31,7 @@ class Hit:
 
     @property
     def place(self) -> tuple[int, int] | None:
-        """The characters of the document that it is, where the index knows."""
+        """Start and end of the hit in its document, in characters; None where the index does not know."""
         return _place(self.meta, self.offset, self.offset + len(self.text))
 
     def to_json(self) -> dict[str, object]:
@@ -63,7 +63,7 @@ class Evidence:
 
     @property
     def place(self) -> tuple[int, int] | None:
-        """The characters of the document that the span is, where the index knows."""
+        """Start and end of the span in its document, in characters; None where the index does not know."""
         return _place(self.meta, self.offset + self.start, self.offset + self.end)
 
     def to_json(self) -> dict[str, object]:
@@ -73,14 +73,14 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(Evidence):
-    """What a span says: `passage[start:end] == text`."""
+    """An answer: the text of a span, with `passage[start:end] == text`."""
 
     text: str
     evidence: tuple[Evidence, ...] = ()
     """Every place that says the same, best first; `score` is the sum of theirs."""
 
     def scaled(self, score: float) -> Answer:
-        """The same with this score, of which each place keeps its share."""
+        """The answer with another score, of which each piece of evidence keeps its share."""
         ratio = score / self.score if self.score else 0.0
         evidence = tuple(replace(place, score=place.score * ratio) for place in self.evidence)
         return replace(self, score=score, evidence=evidence)
@@ -119,7 +119,7 @@ class Timing:
     total_ms: float = 0.0
 
     def to_json(self) -> dict[str, float]:
-        """Rounded to a microsecond."""
+        """Milliseconds of each stage, rounded to a microsecond."""
         return {name: round(value, 3) for name, value in vars(self).items()}
 
     def __str__(self) -> str:
@@ -155,7 +155,7 @@ class Results(Sequence[T]):
 
     @property
     def partial(self) -> bool:
-        """Are there passages that nobody looked at?"""
+        """Whether some shards did not answer, so that their passages were not looked at."""
         return bool(self.missing)
 
     def check_whole(self) -> None:

@@ -55,7 +55,7 @@ def sample_index(path: Path | None = None, *, runtime: str = "auto") -> Index:
         spec = folder.read_spec(model)
         tokenizer = folder.read_tokenizer(model, spec)
         mark = folder.fingerprint(spec, folder.read_tensors(model, spec.is_input), tokenizer.json)
-        # An index keeps a copy of its model, of what was learnt about it, and of what was exported with it.
+        # An index copies its model with all of its files, so a change of any is another index.
         files = [model / SUMS, *sorted(model.glob("*/*.safetensors"))]
         copied = zlib.crc32(b"".join(file.read_bytes() for file in files))
         path = cache_folder() / f"sample-{mark[:12]}-{copied:08x}.idx"
@@ -67,6 +67,7 @@ def sample_index(path: Path | None = None, *, runtime: str = "auto") -> Index:
 def open(*, runtime: str = "auto") -> Engine:
     """An engine over the sample passages with the starter model; the first call builds its index."""
     with sample_index(runtime=runtime) as index:
+        # Passages that are stored already are passed over, so a finished index is only compared.
         index.add(sample_passages())
     return sample_engine(index.path, runtime=runtime)
 

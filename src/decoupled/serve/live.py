@@ -18,7 +18,7 @@ class LiveEngine:
         self._lock = threading.Lock()
 
     def refresh(self) -> Engine:
-        """The engine of the index that is at the path now: another one when the index is another one."""
+        """The engine for the index that is at the path now; a new one where the index was replaced."""
         with self._lock:
             if self.engine.index is not None:
                 stamp = self._stamp()

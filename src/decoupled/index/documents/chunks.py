@@ -19,12 +19,12 @@ from decoupled.model.sentences import sentences
 from decoupled.model.tokens import Passage, Tokenizer
 
 CHUNK = 180
-"""Tokens of a passage, about."""
+"""About how many tokens a passage has by default."""
 Size = int | Literal["auto"] | None
 WHOLE_CHARS = 1 << 15
-"""A document that is not to be cut is cut all the same after so many characters (ten pages)."""
+"""Characters (about ten pages) after which even a document that is left whole is cut."""
 PATH = " › "
-"""Between the headings of a title."""
+"""Separator between the headings that make a title."""
 
 _BETWEEN = "\n\n"
 _BATCH = 64
@@ -37,7 +37,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(eq=False)
 class _Section:
-    """What stands under one heading."""
+    """The section under one heading."""
 
     path: tuple[str, ...] = ()
     key: str = ""
@@ -46,14 +46,14 @@ class _Section:
 
 
 class _Unit(NamedTuple):
-    """What is never cut: a paragraph, or a sentence or line of a long one, with the space after it."""
+    """A piece that is never cut: a paragraph, or a sentence or line of a long one, with its space."""
 
     text: str
     tokens: int
     section: _Section
     level: int
     first: bool
-    """Does its block begin here?"""
+    """Whether this is the first unit of its block."""
 
 
 class Chunker:
@@ -70,11 +70,13 @@ class Chunker:
             raise InputError(
                 f"chunk={size}; choose {least} to {room} tokens, which is what the model reads, or none"
             )
+        # A passage may be 30 % longer where a short rest would else be a passage of its own.
         self._limit = min(int(1.3 * size), room) if size else 0
 
     def document(self, name: str, blocks: Iterable[TextBlock]) -> Iterator[Passage]:
         """The passages of a document; one that needs no cut is called as the document is."""
         passages = self._passages(name, blocks)
+        # Two are looked at: only a document that was cut needs numbers in its ids.
         first, second = next(passages, None), next(passages, None)
         if first is not None:
             yield first if second else replace(first, id=name)
@@ -181,7 +183,7 @@ class Chunker:
     # Packing --------------------------------------------------------------------------------------
 
     def _pack(self, units: Iterator[_Unit]) -> Iterator[list[_Unit]]:
-        """Units that make a passage each, together all of them."""
+        """Group the units into passages, in their order; each unit is in exactly one."""
         if self.size is None:
             yield from _by_chars(units)
             return
@@ -229,7 +231,7 @@ class _Packer:
             yield last
 
     def _goes_on(self, heading: _Unit, tokens: int) -> bool:
-        """Do the next section's first words stand beside what is held? Where that is little, and akin."""
+        """Whether the next section may begin in the passage that is held: if that is short and related."""
         if not _has_text(self.held):
             return True
         akin = _common(self.held[-1].section.path, heading.section.path)
@@ -249,6 +251,7 @@ class _Packer:
             if starts and _tokens(self.held[: starts[-1]]) >= self.size // 2:
                 return starts[-1]
         last = self.held[-1]
+        # A paragraph that ends in a colon announces what follows, and goes with it.
         announces = last.first and last.text.rstrip().endswith(":")
         return len(self.held) - (announces and len(self.held) > 1 and last.tokens < self.size // 4)
 
@@ -271,6 +274,7 @@ def _sectioned(blocks: Iterable[TextBlock]) -> Iterator[tuple[TextBlock, _Sectio
     section, path = _Section(), list[tuple[int, str]]()
     keys: Counter[str] = Counter()
     for block in blocks:
+        # No heading is that long: it is text in the style of one.
         if len(block.text) > _HEADING_CHARS:
             block = block._replace(level=0)
         if block.level:
@@ -292,7 +296,7 @@ def _has_text(units: Iterable[_Unit]) -> bool:
 
 
 def _shared_path(units: Sequence[_Unit]) -> tuple[str, ...]:
-    """The headings that stand above all of them."""
+    """The heading path that is common to all units."""
     path = units[0].section.path if units else ()
     for unit in units:
         path = path[: _common(path, unit.section.path)]
@@ -300,7 +304,7 @@ def _shared_path(units: Sequence[_Unit]) -> tuple[str, ...]:
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many of their first items are the same."""
+    """Length of the longest common prefix of two sequences."""
     shared = 0
     for a, b in zip(one, other, strict=False):
         if a != b:

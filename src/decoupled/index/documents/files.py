@@ -27,10 +27,10 @@ class Problem:
 
     path: str
     line: int | None = None
-    """None when it concerns the file as a whole."""
+    """Line number from 1; None when the problem concerns the file as a whole."""
     message: str
     kind: Literal["lost", "left out", "other"] = "lost"
-    """Could it not be read, is there nothing to read in it, or is it of a kind that is not read?"""
+    """`lost` could not be read, `left out` has nothing to read, `other` is of a kind that is not read."""
 
     def __str__(self) -> str:
         line = "" if self.line is None else f":{self.line}"
@@ -49,7 +49,7 @@ class UnreadableError(Exception):
 
 
 class OtherError(UnreadableError):
-    """It is no corpus, such as the settings of a program; never leaves the package."""
+    """Raised for a file that is no corpus, such as a program's settings; never leaves the package."""
 
 
 def needed(package: str, name: str = "") -> None:
@@ -110,34 +110,34 @@ class Format:
     name: str
     suffixes: tuple[str, ...] = ()
     read: Reader | None = None
-    """Rows; None where the files are documents."""
+    """Reader of rows; None where the files are documents."""
     blocks: BlockReader | None = None
-    """What a document says, to be cut into passages."""
+    """Reader of the blocks of a document, which are then cut into passages; None for rows."""
     counts: Literal["line", "item"] = "line"
-    """What the numbers of its rows count."""
+    """Whether the numbers of rows count lines of the file or items of a list."""
     table: bool = False
-    """Do all rows have the same columns?"""
+    """Whether all rows have the same columns."""
     binary: bool = False
-    """Are its bytes no text?"""
+    """Whether the bytes are something else than text."""
     archive: bool = False
-    """Does it hold other files?"""
+    """Whether the file is an archive of other files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class File:
-    """One file to read."""
+    """One file to read, with its names and its format."""
 
     path: Path | None
-    """None is standard input."""
+    """Path of the file; None for standard input."""
     shown: str
-    """As errors name it: the path as the user wrote it."""
+    """Name in messages: the path as the user wrote it."""
     name: str
-    """As ids name it: the path below what all sources share, the same compressed or not."""
+    """Name in ids: the path below the folder that all sources share, without the suffix of a compression."""
     format: Format
     member: Callable[[], IO[bytes]] | None = None
     """Gives the bytes of a file in an archive."""
     named: bool = True
-    """Did the user name it, and not a folder or an archive that it is in?"""
+    """Whether the user named this file itself, not a folder or an archive that holds it."""
 
     def problem(self, number: int | None, message: str) -> Problem:
         """A problem at a line, or at an item of a JSON list."""
@@ -163,7 +163,7 @@ class Skipped:
         self._problems: list[Problem] = []
 
     def __call__(self, problem: Problem) -> None:
-        """One more."""
+        """Keep one more problem."""
         self._problems.append(problem)
 
     def lines(self) -> Iterator[str]:

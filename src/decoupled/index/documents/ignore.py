@@ -22,7 +22,7 @@ class Ignored:
         self._files = files
 
     def within(self, folder: Path) -> Ignored:
-        """With those of the `.gitignore` in a folder; without one, or with one that is no text, the same."""
+        """The rules together with those of a folder's `.gitignore`; unchanged where none can be read."""
         path = folder / GITIGNORE
         if not path.is_file() or path.is_symlink() or path.stat().st_size > _LARGEST:
             return self
@@ -36,7 +36,7 @@ class Ignored:
         return Ignored((*self._files, _IgnoreFile(str(folder), patterns)))
 
     def __call__(self, path: str, *, folder: bool) -> bool:
-        """Is a file or folder left out?"""
+        """Whether the rules leave out a file or folder."""
         for file in reversed(self._files):
             name = Path(os.path.relpath(path, file.folder)).as_posix() + "/" * folder
             decided = file.patterns.check_file(name).include

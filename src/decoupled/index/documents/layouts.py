@@ -10,13 +10,14 @@ from decoupled.index.documents.files import Fields, File, Problems, RowError
 from decoupled.index.documents.rows import OnBytes, read_rows, text_of
 from decoupled.model.tokens import Passage
 
+# RACE marks the gap of a cloze question by an underscore.
 _BLANK = "_"
 
 # SQuAD --------------------------------------------------------------------------------------------
 
 
 def is_article(fields: Fields) -> bool:
-    """Is this row a SQuAD article, and not a row that happens to have paragraphs?"""
+    """Whether a row is a SQuAD article, and not one that happens to have paragraphs."""
     paragraphs = fields.get("paragraphs")
     first = paragraphs[0] if isinstance(paragraphs, list) and paragraphs else None
     return isinstance(first, dict) and "context" in first
@@ -27,6 +28,7 @@ class SquadPassages:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        # Digests of 16 bytes, not texts: a file may hold more text than fits into memory.
         self._seen: set[bytes] = set()
         self._numbers: Counter[str] = Counter()
 
@@ -86,7 +88,7 @@ def _title(article: Fields) -> str:
 
 
 def is_choices(row: Fields) -> bool:
-    """Is this row an article with options to choose from?"""
+    """Whether a row is an article with options to choose from, as in RACE."""
     return "article" in row and "options" in row
 
 

@@ -149,7 +149,7 @@ def _parser(file: File, problems: Problems) -> Callable[[int, Fields], Iterator[
 
 
 class _Columns(NamedTuple):
-    """Which field plays which part."""
+    """The names of the fields that hold id, text, title and metadata of a row."""
 
     id: str | None
     text: str | None
@@ -160,6 +160,7 @@ class _Columns(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _columns(names: tuple[str, ...]) -> _Columns:
+    # Reversed, so that of names that differ in case alone the first wins.
     originals = {name.strip().lower(): name for name in reversed(names)}
 
     def first(aliases: tuple[str, ...]) -> str | None:

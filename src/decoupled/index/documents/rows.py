@@ -25,7 +25,7 @@ from decoupled.index.formats.streams import BLOCK, opened, without_mark
 T = TypeVar("T")
 OnBytes = Callable[[int], None]
 
-# The first line of a table that comes without a name: words between delimiters, one of them well known.
+# Header of a table on standard input: words between delimiters, one a known column name.
 _HEADER = re.compile(rb'"?\w+"?([,;|\t]"?\w+"?)+\s*')
 _COLUMN = re.compile(rb"(?i)\b(text|contents?|passage|body|query|question|sentence1|premise)\b")
 
@@ -86,7 +86,7 @@ def parse_rows(
 
 
 def _true_format(name: str, stream: io.BufferedReader) -> str:
-    """What a stream or a `.json` really holds, seen from its first bytes."""
+    """The format that a stream or a `.json` file really has, told by its first bytes."""
     if name not in ("stream", "json"):
         return name
     first = stream.peek(BLOCK).lstrip().partition(b"\n")[0]

@@ -36,11 +36,11 @@ class Chosen:
     """How standard input, pipes and named files of unknown endings are read, by a format's name."""
 
     def __call__(self, path: str) -> bool:
-        """Is a file of this path below its folder wanted?"""
+        """Whether a file with this path below its folder is wanted."""
         return (not self.include or _matches(path, self.include)) and not self.without(path)
 
     def without(self, path: str) -> bool:
-        """Is a file or folder of this path left out?"""
+        """Whether a file or folder with this path is excluded."""
         return _matches(path, self.exclude)
 
 
@@ -91,12 +91,13 @@ class Walk:
                 yield corpus
                 continue
             yield from files
+            # The list is a stack, so reversed they come out in the order of their names.
             waiting += [(folder / name, ignored) for name in reversed(folders)]
 
     def _not_ignored(
         self, folder: Path, entries: list[os.DirEntry[str]], ignored: Ignored
     ) -> list[os.DirEntry[str]]:
-        """Those that git does not ignore; says how many it does."""
+        """The entries that git does not ignore; how many it does is reported."""
         left = {e.path for e in entries if ignored(e.path, folder=e.is_dir(follow_symlinks=False))}
         if left:
             shown_names = ", ".join(sorted(shown(Path(path).name) for path in left)[:3])
@@ -114,7 +115,7 @@ class Walk:
         return (entry.name in _DATASET and "state.json" in beside) or not self._chosen(path)
 
     def _is_file(self, entry: os.DirEntry[str]) -> bool:
-        """Is it a regular file? Says so where it is neither that nor a folder."""
+        """Whether an entry is a regular file; links, pipes and devices are reported."""
         if entry.is_symlink():
             self._link(entry)
         elif entry.is_file(follow_symlinks=False):

@@ -33,7 +33,7 @@ def members(
     chosen: Chosen,
     on_bytes: Callable[[int], None] | None,
 ) -> Iterator[File]:
-    """The files of an archive that are read, each of which must be read before the next."""
+    """Yield the files of an archive that are read; each must be read before the next is asked for."""
     members_of = _zipped(file, on_bytes) if file.format.name == "zip" else _tarred(file, on_bytes)
     try:
         for name, stream in members_of:
@@ -74,6 +74,7 @@ def _zipped(
         raise UnreadableError(f"the zip archive is damaged ({error})") from None
     finally:
         if on_bytes is not None:
+            # Headers and members that were passed over count, too: the sum is the file's size.
             on_bytes(left if size else 0)
 
 
@@ -96,6 +97,7 @@ def _tarred(
     last: Inflated | None = None
     with opened(file, on_bytes) as stream:
         try:
+            # As a stream, without seeking: the archive may be compressed, or come through a pipe.
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for info in archive:
                     if info.isreg() and (member := archive.extractfile(info)) is not None:

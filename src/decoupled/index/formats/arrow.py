@@ -9,6 +9,7 @@ from typing import Any
 from decoupled.index.documents.files import Fields, File, Problems, UnreadableError
 from decoupled.index.formats.streams import seekable
 
+# Rows that are Python objects at a time.
 _ROWS = 1024
 
 
@@ -36,6 +37,7 @@ def arrow_rows(
         try:
             reader = ipc.open_file(source)
         except ArrowInvalid:
+            # `datasets` saves streams, which lack the footer of a file.
             source.seek(0)
             return ipc.open_stream(source)
         return (reader.get_batch(n) for n in range(reader.num_record_batches))

@@ -22,6 +22,7 @@ def docx_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
 
     raw = io.BytesIO(read_bytes(stream))
     try:
+        # Before it is parsed: the library unpacks all of it into memory.
         if sum(info.file_size for info in zipfile.ZipFile(raw).infolist()) > LARGEST:
             raise UnreadableError(f"unpacks to more than {LARGEST >> 20} MB")
         content = list(Document(raw).iter_inner_content())

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from decoupled.index.documents.files import UnreadableError
 
+# Bytes at the beginning that decide the encoding.
 _HEAD = 1 << 16
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -17,6 +18,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+# Characters of a file that is read as a whole.
 _LARGEST = 64 << 20
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 
@@ -24,17 +26,18 @@ Declared = Callable[[bytes], str | None]
 
 
 def text_stream(stream: io.BufferedReader, declared: Declared | None = None) -> io.TextIOWrapper:
-    """The text of a file as it comes; a file that is none is an `UnreadableError`."""
+    """The text of a file as a stream; a binary file is an `UnreadableError`."""
     head = stream.peek(_HEAD)[:_HEAD]
     encoding = _encoding(head, declared)
     text = head.decode(encoding, "replace")
+    # Text has hardly any control characters; more than 2 % of them are binary data.
     if len(_CONTROL.findall(text)) > len(text) // 50:
         raise UnreadableError("is binary, not text")
     return io.TextIOWrapper(stream, encoding, "replace", newline=None)
 
 
 def read_text(stream: io.BufferedReader, declared: Declared | None = None) -> str:
-    """All of it, which must not be more than fits into memory with ease."""
+    """The whole text of a file; one of more than 64 million characters is an `UnreadableError`."""
     text = text_stream(stream, declared).read(_LARGEST + 1)
     if len(text) > _LARGEST:
         raise UnreadableError(f"is longer than {_LARGEST >> 20} million characters; cut it up")
@@ -60,7 +63,7 @@ def _encoding(head: bytes, declared: Declared | None) -> str:
 
 
 def _without_mark(head: bytes) -> str:
-    """UTF-16 of a script with few letters has its zeros on one side."""
+    """The kind of UTF-16 of a file without byte order mark: in most scripts one byte of two is often zero."""
     even, odd = head[0::2].count(0), head[1::2].count(0)
     if max(even, odd) > 0.4 * len(head) / 2 and min(even, odd) < 0.05 * max(even, odd) + 1:
         return "utf-16-be" if even > odd else "utf-16-le"
@@ -68,7 +71,7 @@ def _without_mark(head: bytes) -> str:
 
 
 def _is_codec(name: str) -> bool:
-    """Is it the encoding of a text? Python calls some packings encodings, too."""
+    """Whether a name is a text encoding; Python also calls some compressions encodings."""
     try:
         b" ".decode(name, "ignore")
     except (LookupError, ValueError):
@@ -77,8 +80,9 @@ def _is_codec(name: str) -> bool:
 
 
 def _decodes(head: bytes, name: str) -> bool:
-    """Is the beginning of a file in this encoding, wherever it was cut?"""
+    """Whether the beginning of a file is valid in this encoding, even if cut within a character."""
     try:
+        # An incremental decoder accepts that the head ends within a character.
         codecs.getincrementaldecoder(name)().decode(head)
     except (ValueError, LookupError):
         return False

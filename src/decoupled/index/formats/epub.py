@@ -16,6 +16,7 @@ from decoupled.index.formats.html import html_blocks
 from decoupled.index.formats.streams import LARGEST, in_memory, seekable
 
 _CONTAINER, _ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
+# Bytes of an XML file that describes the book, at most.
 _DESCRIPTION = 16 << 20
 _PAGES = frozenset({"application/xhtml+xml", "text/html"})
 
@@ -62,7 +63,7 @@ def _encrypted(book: zipfile.ZipFile) -> set[str]:
 
 
 def _path(element: ElementTree.Element, tag: str, name: str) -> str:
-    """The attribute of the first such element."""
+    """The attribute `name` of the first element `tag`; `UnreadableError` where there is none."""
     value = next((e.get(name) for e in element.iterfind(f".//{{*}}{tag}")), None)
     if not value:
         raise UnreadableError(f"is not a whole EPUB file; expected {name} of a {tag}")
@@ -71,6 +72,7 @@ def _path(element: ElementTree.Element, tag: str, name: str) -> str:
 
 def _xml(book: zipfile.ZipFile, name: str) -> ElementTree.Element:
     raw = _member(book, name, _DESCRIPTION)
+    # Entities made of entities expand to gigabytes (the billion laughs attack).
     if b"<!ENTITY" in raw:
         raise UnreadableError(f"is no EPUB file: {name} defines entities")
     try:
@@ -80,7 +82,7 @@ def _xml(book: zipfile.ZipFile, name: str) -> ElementTree.Element:
 
 
 def _member(book: zipfile.ZipFile, name: str, most: int) -> bytes:
-    """The bytes of a member, which must not unpack to more than others may."""
+    """The bytes of a member; one that unpacks to more than `most` bytes is an `UnreadableError`."""
     try:
         info = book.getinfo(name)
     except KeyError:

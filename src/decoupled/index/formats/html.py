@@ -1,4 +1,4 @@
-"""HTML: the text of a page under its headings, without navigation, scripts and other furniture."""
+"""HTML: the text of a page under its headings, without navigation, scripts and other boilerplate."""
 
 from __future__ import annotations
 
@@ -30,24 +30,26 @@ _BLOCKS = words(
     "address hr center fieldset caption table tr td th tbody thead tfoot"
 )
 _HEADINGS = {f"h{n}": n for n in range(1, 7)}
+# Signatures of functions are headings below h6.
 _SIGNATURE = len(_HEADINGS) + 1
 _SEPARATORS = " \t—–-|:·»>"
 # Deeper than any page: what lies below is taken as plain text.
 _DEPTH = 150
+# A list of this many links or more, with this share of its text in them, is navigation.
 _LINKS, _LINKED = 3, 0.7
 _TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*)(?:[^<>]*(/)>)?")
 _ALONE = words(
     "p li dt dd tr td th tbody thead tfoot option br hr img input meta link wbr col source html head body "
     "h1 h2 h3 h4 h5 h6"
 )
-# What XML may close in the tag itself, and HTML takes for one that is open: `<title/>` and all of its page.
+# XML may close a tag in itself; HTML takes `<title/>` for open, and the page for its title.
 _XML = re.compile(r"\s*<\?xml\s|.{,1000}<html[^<>]*\sxmlns\s*=", re.DOTALL)
 _CLOSED = re.compile(
     r"<(?!(?:area|base|br|col|embed|hr|img|input|link|meta|param|source|track|wbr)\b)"
     r"([a-zA-Z][\w:-]*)((?:\s[^<>]*)?)/>"
 )
 _FORMATS = words("a b big code em font i nobr s small strike strong tt u")
-# The parser walks over what is open at each tag, and opens formats again: steps of a page that takes seconds.
+# The parser walks over all open tags at each tag: with this many steps a page takes seconds.
 _STEPS, _OPEN = 5_000_000, 100
 
 
@@ -64,6 +66,7 @@ def html_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
     tree = LexborHTMLParser(text)
     page = _Page()
     if tree.body is not None:
+        # What holds more than half of the page's text is content, whatever its class says.
         page = _Page(len(tree.body.text()) // 2)
         page.read(tree.css_first("main, [role=main]") or tree.body)
     title = tree.css_first("head > title")
@@ -71,7 +74,7 @@ def html_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
 
 
 def _steps(text: str) -> int:
-    """About how much of what is open the parser will walk over, beyond what pages have."""
+    """Estimate of the steps that the parser takes over open tags, beyond those of ordinary pages."""
     opened = formats = steps = 0
     for end, name, alone in _TAG.findall(text):
         tag, step = name.lower(), -1 if end else 1
@@ -92,7 +95,7 @@ def _charset(head: bytes) -> str | None:
 
 
 def _under_title(title: str, blocks: list[TextBlock]) -> Iterator[TextBlock]:
-    """The title is the highest heading; what the first one says too is said once."""
+    """The blocks below the page's title, less what the title and the first heading both say."""
     first = next((block for block in blocks if block.level), None)
     if first is not None and title:
         size, same = len(first.text), first.text.casefold()
@@ -111,12 +114,12 @@ class _Page:
     """Walks over a page and collects what a reader of it would read."""
 
     def __init__(self, most: int = 0) -> None:
-        """`most` characters of text are no furniture, whatever they are called."""
+        """A node of more than `most` characters is content, even if its class says navigation."""
         self.blocks: list[TextBlock] = []
         self._most = most
         self._words: list[str] = []
         self._term = ""
-        """What is defined by the next block."""
+        """The term of a definition list, to be joined with the block that defines it."""
 
     def read(self, node: LexborNode, depth: int = 0, signatures: int = 0) -> None:
         """Collect the blocks below a node."""
@@ -132,6 +135,7 @@ class _Page:
             elif tag == "pre":
                 self._flush()
                 self._add(child.text().strip("\r\n").expandtabs().rstrip(), lines=True)
+            # Tables around tables, listings or headings are layout, and are read as blocks.
             elif tag == "table" and not child.css_matches("table table, table pre, table h2"):
                 self._flush()
                 self._add(_table(child), lines=True)
@@ -179,7 +183,7 @@ class _Page:
 
 
 def _is_furniture(node: LexborNode, tag: str, most: int) -> bool:
-    """Is it there to find other pages by, or to be clicked at?"""
+    """Whether a node is navigation or controls and not content."""
     if tag in _DROPPED:
         return True
     attributes = node.attributes
@@ -194,7 +198,7 @@ def _is_furniture(node: LexborNode, tag: str, most: int) -> bool:
 
 
 def _is_links(node: LexborNode) -> bool:
-    """Is it little but links, as tables of contents and indexes are?"""
+    """Whether a node is mostly links, as tables of contents and indexes are."""
     links = node.css("a[href]")
     if len(links) < _LINKS:
         return False
@@ -213,7 +217,7 @@ def _inline(node: LexborNode) -> str:
 
 
 def _is_mark(node: LexborNode | None) -> bool:
-    """Is it the sign beside a heading that links to it?"""
+    """Whether a node is the sign beside a heading that links to it, such as ¶."""
     return node is not None and "headerlink" in (node.attributes.get("class") or "")
 
 

@@ -154,11 +154,11 @@ class _Cursor:
             self._more()
 
     def error(self, message: str, kind: type[UnreadableError] = UnreadableError) -> UnreadableError:
-        """`message` at the present line."""
+        """An error with this message and the number of the present line."""
         return kind(message, self._line + self._buffer.count("\n", 0, self._at))
 
     def _cut(self, error: json.JSONDecodeError) -> bool:
-        """Does the decoder complain only because the buffer ends in the middle of a value?"""
+        """Whether the decoder fails only because the buffer ends in the middle of a value."""
         near_end = error.pos >= len(self._buffer) - _LONGEST_ATOM
         return near_end or _unterminated(error)
 

@@ -36,7 +36,7 @@ class _Brief(Compat32):
 
 
 def mail_row(file: File, stream: io.BufferedReader, problems: Problems) -> Rows:
-    """The message of an `.eml` file, called as the file is."""
+    """The one message of an `.eml` file; its id is the file's name."""
     if raw := read_bytes(stream):
         yield 1, {"id": file.name, **_fields(file, raw)}
     else:
@@ -87,7 +87,7 @@ def _fields(file: File, raw: bytes) -> Fields:
 
 
 def _body(file: File, message: Message) -> str:
-    """What a message says: its plain texts, or else its pages."""
+    """The text of a message: its plain parts, or its HTML parts where there are none."""
     parts = [part for part in message.walk() if not _attached(part) and not part.is_multipart()]
     for kind in ("text/plain", "text/html"):
         texts = [_text(file, part) for part in parts if part.get_content_type() == kind]
@@ -99,11 +99,12 @@ def _body(file: File, message: Message) -> str:
 
 
 def _text(file: File, part: Message) -> str:
-    """A part in the encoding that it says, or in the one that it has."""
+    """The text of a part, in its declared encoding or in the one that is detected."""
     raw = part.get_payload(decode=True)
     assert isinstance(raw, bytes)
     text = read_text(in_memory(raw), lambda head: part.get_content_charset()).strip()
     if part.get_content_subtype() == "html":
+        # A byte order mark overrides the charset that the page itself names: it is UTF-8 now.
         page = html_blocks(file, in_memory(text.encode("utf-8-sig", "replace")))
         text = "\n\n".join(block.text for block in page)
     return text
@@ -118,6 +119,7 @@ def _attached(part: Message) -> str:
 def _header(message: Message, name: str) -> str:
     """A header in plain words, or as it is."""
     raw = next((v for key, v in message.raw_items() if key.lower() == name.lower()), "")
+    # The parser keeps bytes that are not ASCII as surrogates; they are UTF-8, or else Latin-1.
     text = raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if "\ufffd" in text:
         text = raw.encode("utf-8", "surrogateescape").decode("latin-1")

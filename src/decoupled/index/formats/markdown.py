@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 _TITLE = re.compile(r"""^title\s*[:=]\s*["']?(.*?)["']?\s*$""", re.MULTILINE)
+# Front matter: YAML between lines of ---, TOML between lines of +++.
 _FRONT = re.compile(r"\A(---|\+\+\+)\n(.*?\n)\1\n", re.DOTALL)
 _TAGS = re.compile(r"<!--.*?-->|</?[a-zA-Z][^>]*>", re.DOTALL)
 
@@ -68,7 +69,7 @@ def _parser() -> MarkdownIt:
 
 
 def _plain(token: Token) -> str:
-    """What a line says, without emphasis, links and tags."""
+    """The text of an inline token, without emphasis, link targets and tags."""
     words = []
     for child in token.children or ():
         match child.type:

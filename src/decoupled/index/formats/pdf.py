@@ -13,6 +13,7 @@ from decoupled.index.formats.blocks import TextBlock, one_line
 from decoupled.index.formats.streams import seekable
 
 _DIGITS = re.compile(r"\d+")
+# Lines at the top and at the bottom of a page that may be running titles.
 _EDGE = 2
 
 
@@ -56,6 +57,7 @@ def _lines(page: Any) -> list[str]:
 
 
 def _key(line: str) -> str:
+    # Page numbers differ: with any number as 0, running titles are the same on all pages.
     return _DIGITS.sub("0", line)
 
 
@@ -64,11 +66,12 @@ def _repeated(pages: list[list[str]]) -> set[str]:
     edges = Counter(
         key for page in pages for key in {_key(x) for x in (*page[:_EDGE], *page[-_EDGE:]) if x}
     )
+    # More than three pages and 30 % of them: less may be a heading that returns.
     return {key for key, count in edges.items() if count > max(3, len(pages) * 0.3)}
 
 
 def _page(lines: list[str], headings: list[TextBlock]) -> Iterator[TextBlock]:
-    """Paragraphs end at a blank line, or after a sentence that ends in a short line."""
+    """The blocks of a page: a paragraph ends at a blank line, or where a sentence ends a short line."""
     by_text = {one_line(block.text).lower(): block for block in headings}
     yield from (b for key, b in by_text.items() if key not in {one_line(x).lower() for x in lines})
     width, held = max(map(len, lines), default=0), list[str]()
@@ -85,6 +88,6 @@ def _page(lines: list[str], headings: list[TextBlock]) -> Iterator[TextBlock]:
 
 
 def _joined(lines: list[str]) -> str:
-    """Lines as one; a word that was divided between two is whole again."""
+    """The lines as one text; words that were hyphenated at a line's end are joined."""
     text = "\n".join(lines)
     return one_line(re.sub(r"(\w)[-\xad]\n([a-z])", r"\1\2", text))

@@ -20,6 +20,7 @@ _UNREAD = words(
     "tabularcolumns"
 )
 _OPTION = re.compile(r"\s*:[\w-]+:(\s.*)?")
+# In order: literals, links with a target, roles, bold, italics, references.
 _INLINE = (
     (re.compile(r"``(.+?)``"), r"\1"),
     (re.compile(r"(?::[\w:+-]+:)?`~?([^`<]+?)\s*<[^`>]*>`_{0,2}"), r"\1"),
@@ -58,13 +59,14 @@ def rst_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
         text = "\n".join(line.strip() for line in lines)
         if text.endswith("::"):
             listing = indent
+        # A paragraph that ends in `::` announces a listing, and reads as ending in one colon.
         text = _plain(text[:-1] if listing is not None else text)
         if text.strip(":"):
             yield TextBlock(text, lines=lines[0].lstrip().startswith((">>>", "+--", "==", "|")))
 
 
 def _directive(lines: list[str]) -> tuple[str | None, list[str]]:
-    """Its name and what is to be read of its first paragraph; None where the rest of it is not."""
+    """The name of a directive and the lines to read; no name where all of it is passed over."""
     match = _DIRECTIVE.match(lines[0].lstrip())
     if match is None:
         footnote = re.match(r"\.\. (\[.+?\] .*)", lines[0].lstrip())

@@ -51,18 +51,18 @@ class _Source(Protocol):
 
 
 def unpacked(path: P) -> P:
-    """The path without the ending of a compression."""
+    """The path without the suffix of a compression, such as `.gz`."""
     return path.with_suffix("") if path.suffix.lower() in PACKED else path
 
 
 def seekable(file: File, stream: io.BufferedReader) -> str | io.BytesIO:
-    """What a reader that jumps about in a file needs: its path, or all of its bytes."""
+    """A source for readers that need to seek: the file's path, or all of its bytes in memory."""
     plain = file.member is None and file.path is not None and unpacked(file.path) == file.path
     return str(file.path) if plain else io.BytesIO(read_bytes(stream))
 
 
 def read_bytes(stream: io.BufferedReader) -> bytes:
-    """All of it, which must not be more than fits into memory."""
+    """All bytes of a stream; more than `LARGEST` are an `UnreadableError`."""
     raw = stream.read(LARGEST + 1)
     if len(raw) > LARGEST:
         raise UnreadableError(f"is larger than {LARGEST >> 20} MB; cut it up")
@@ -70,7 +70,7 @@ def read_bytes(stream: io.BufferedReader) -> bytes:
 
 
 def in_memory(raw: bytes) -> io.BufferedReader:
-    """Bytes as a file."""
+    """A stream over bytes that are in memory."""
     return io.BufferedReader(cast(io.RawIOBase, io.BytesIO(raw)))
 
 
@@ -144,14 +144,14 @@ class Inflated(io.RawIOBase):
         self._source, self._kind, self._damage, self._packed = source, kind, damage, packed
         self._given = 0
         self.broken = False
-        """Was there damage?"""
+        """Whether the last read met damage."""
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True, as raw streams must."""
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """What is at hand; raises `UnreadableError`."""
+        """Fill a buffer with what can be decompressed now; raises `UnreadableError` for damage."""
         self.broken = True
         try:
             data = self._source.read1(memoryview(buffer).nbytes)
@@ -164,6 +164,7 @@ class Inflated(io.RawIOBase):
             raise UnreadableError(f"the {self._kind} data is damaged ({error})") from None
         memoryview(buffer)[: len(data)] = data
         self._given += len(data)
+        # Small files may grow at will; beyond `_FREE` bytes it is taken for a decompression bomb.
         if self._given > max(_FREE, _RATIO * self._packed()):
             raise UnreadableError(
                 f"the {self._kind} data unpacks to more than {_RATIO} times its size; "
@@ -173,10 +174,11 @@ class Inflated(io.RawIOBase):
 
 
 class _ZstdFrames:
-    """One frame after the other, with an error when the last is not complete."""
+    """Decompresses zstd frames one after the other; raises `EOFError` if the last is not complete."""
 
     def __init__(self, source: io.BufferedReader, zstandard: ModuleType) -> None:
         self._source = source
+        # Windows up to 128 MB, as the `zstd` program accepts: a hostile file may ask for gigabytes.
         self._start = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj
         self._frame: Any = None
         self._left = memoryview(b"")

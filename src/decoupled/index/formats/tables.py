@@ -15,7 +15,9 @@ from decoupled.index.formats.streams import lines_of
 _Quoting = Literal[0, 3]  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
 
 _QUOTED_FIELD = re.compile(r'(?:^|(?<=\t))"((?:[^"\t]|"")*)"(?=\t|\r?\n?$)')
+# Characters of a cell; the csv module refuses more than 131,072 by default.
 _FIELD_LIMIT = 1 << 26
+# How much of a file decides what its quotation marks mean.
 _SAMPLE_CHARS = 1 << 20
 _SAMPLE_LINES = 1000
 

@@ -12,7 +12,9 @@ from decoupled.index.formats.encodings import text_stream
 from decoupled.index.formats.streams import LINE, decoded, lines_of
 
 _UNDERLINE = re.compile(r"([=\-~^\"'*#+_`:.])\1{2,}\s*")
+# A text without blank lines is cut after about this many characters.
 _PARAGRAPH_CHARS = 1 << 16
+# A tab, or three spaces within a line, sets columns apart.
 _COLUMNS = re.compile(r"\S\s{3,}\S|\t")
 
 
@@ -71,6 +73,7 @@ class Headings:
             and _is_under(lines[2], lines[1])
             and lines[0].strip() == lines[2].strip()
         ):
+            # The sign is doubled: a line above and below is another level than one below.
             return self._heading(lines[1], lines[2][0] * 2), lines[3:]
         if len(lines) > 1 and _is_under(lines[1], lines[0]) and not _UNDERLINE.fullmatch(lines[0]):
             return self._heading(lines[0], lines[1][0]), lines[2:]
@@ -83,11 +86,12 @@ class Headings:
 
 
 def _is_under(line: str, heading: str) -> bool:
+    # Underlines are often a little shorter than their heading.
     return bool(_UNDERLINE.fullmatch(line)) and len(line) >= 0.7 * len(heading.strip())
 
 
 def _is_listing(lines: list[str]) -> bool:
-    """Do line ends mean something here? In indented texts, and where there are columns."""
+    """Whether line ends carry meaning, as in indented texts and in columns."""
     if len(lines) < 2:
         return False
     indented = all(line.startswith(("    ", "\t")) for line in lines)

@@ -2,5 +2,5 @@
 
 import os
 
-# Before it is imported: it warns of every empty part of a vector index, 300 lines a write to a large index.
+# Before Lance is imported: its warnings of empty partitions are 300 lines for each write.
 os.environ.setdefault("LANCE_LOG", "error")

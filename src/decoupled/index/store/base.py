@@ -62,18 +62,18 @@ class Snapshot(Protocol):
     """One committed version: it never changes, and threads may share it."""
 
     version: int
-    """Grows with every commit."""
+    """Number of the version, which grows with every commit."""
 
     def __len__(self) -> int:
-        """Records, which are windows of passages."""
+        """Number of records, which are windows of passages."""
 
     @property
     def passages(self) -> int:
-        """Distinct ids."""
+        """Number of passages, that is of distinct ids."""
 
     @property
     def documents(self) -> int:
-        """What passages were made of: those that were cut from one document count once."""
+        """Number of documents; passages that were cut from one document count once."""
 
     @property
     def parts(self) -> frozenset[str]:
@@ -106,7 +106,7 @@ class Snapshot(Protocol):
         """
 
     def mine(self, rows: Rows) -> Rows:
-        """Those of the rows that this reader answers for, in order: all, unless it reads a share."""
+        """The rows that this reader answers for, in order: all of them, unless it reads a share."""
 
     def digests(self, ids: Sequence[str]) -> list[int | None]:
         """The digest that each id was stored with, or None where it is not there."""
@@ -137,7 +137,7 @@ class Staged:
     part: str
     ids: tuple[str, ...]
     content: Any
-    """What its store needs to commit it."""
+    """Data that the store needs to commit the part; its form is the store's own."""
 
 
 class Store(Protocol):
@@ -199,12 +199,13 @@ class Store(Protocol):
         return
 
     def close(self) -> None:
-        """Let another writer in."""
+        """Release the right to write, so that another store can take it."""
 
 
 def ranking(rows: Rows, scores: Scores, k: int) -> Ranking:
     """The `k` best of these, in the order that `Ranking` promises."""
     if 0 < k < len(rows):
+        # Rows that tie with the k-th score stay in, so that their order decides and not chance.
         best = scores >= np.partition(scores, len(rows) - k)[len(rows) - k]
         rows, scores = rows[best], scores[best]
     order = np.lexsort((rows, -scores))[: max(k, 0)]

@@ -36,7 +36,7 @@ part, and the first byte there; how many tokens in how many bytes, their checksu
 the text's own, 0 and -1 in a table that has none."""
 
 LOW = (1 << 32) - 1
-"""The bits of a row that say its place in its fragment."""
+"""Mask of the bits of a row that are its position in its fragment."""
 
 
 class TableVersion:
@@ -46,6 +46,7 @@ class TableVersion:
         self.dataset, self.number, schema = dataset, int(dataset.version), dataset.schema
         self.token_bytes = int(schema.metadata[b"token_bytes"])
         self.width = schema.field("vector").type.list_size if "vector" in schema.names else None
+        # Without packing every token takes the same bytes, so the number of tokens gives the size.
         packed = SIZE in schema.names
         self.size_column, self.size_unit = (SIZE, 1) if packed else ("tokens", self.token_bytes)
 
@@ -55,13 +56,13 @@ class TableVersion:
         return {f.fragment_id: f for f in self.dataset.get_fragments()}
 
     def rows(self, **scan: Any) -> Rows:
-        """Live rows that a scan with these options gives, sorted."""
+        """Sorted rows that a scan with these options finds; deleted rows are not among them."""
         table = self.dataset.scanner(columns=[], with_row_address=True, **scan).to_table()
         return np.sort(table["_rowaddr"].to_numpy().astype(np.int64))
 
     def take(self, rows: Rows, columns: list[str]) -> Any:
         """Columns of these rows, in their order; a row that was deleted is left out."""
-        # Private in Lance, where `take` counts rows and asks for no address; hence the exact pin of pylance.
+        # Private in Lance, whose `take` has no addresses; so the version of pylance is pinned.
         return self.dataset._take_rows(rows.tolist(), columns=columns)
 
     def physical(self, fragments: Sequence[int], columns: list[str]) -> tuple[Any, Rows]:
@@ -80,7 +81,7 @@ class Catalogue:
 
     def __init__(self) -> None:
         self.segments: list[str] = []
-        """Names by number."""
+        """Names of segments; their numbers in `EXTENT` are positions in this list."""
         self._numbers: dict[str, int] = {}
         self._extents: dict[int, Extents] = {}
         self._row_keys: dict[int, Keys] = {}
@@ -131,6 +132,7 @@ class Catalogue:
                     del pieces[gone]
             self._dead = {k: dead for k, dead in self._dead.items() if k[0] in current}
             if not self._covered <= current.keys():
+                # Runs mix the rows of all fragments, so they are made anew once a fragment is gone.
                 self._runs, self._covered = (), set()
 
     def _gather(
@@ -148,6 +150,7 @@ class Catalogue:
             if lacking := [f for f in needed if f not in pieces_of]:
                 stored, counts = read(version, lacking)
                 pieces = np.split(stored, np.cumsum(counts)[:-1])
+                # Copies: a view of one fragment would keep the arrays of all in memory.
                 pieces_of |= {f: piece.copy() for f, piece in zip(lacking, pieces, strict=True)}
             here = {f: pieces_of[f] for f in needed}
         values = np.empty(len(rows), dtype)
@@ -160,6 +163,7 @@ class Catalogue:
         if not (deleted := int(fragment.num_deletions)):
             return np.zeros(0, np.int64)
         with self._guard:
+            # Deletions in a fragment only grow, so their number tells its versions apart.
             if (number, deleted) not in self._dead:
                 everything = np.arange(fragment.physical_rows, dtype=np.int64) | (number << 32)
                 live = version.rows(fragments=[fragment])
@@ -196,6 +200,7 @@ class Catalogue:
                 keys = table["key"].to_numpy()[real]
                 rows = rows_of(np.array(lacking, np.int64) << 32, counts)[real]
                 runs = list(self._runs)
+                # Runs double in length, so that each key is sorted again only log(n) times.
                 while runs and len(runs[-1][0]) < 2 * len(keys):
                     before, rows_before = runs.pop()
                     keys, rows = np.concatenate([before, keys]), np.concatenate([rows_before, rows])

@@ -13,7 +13,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -22,6 +21,7 @@ from pathlib import Path
 
 from decoupled.errors import InputError
 from decoupled.index.store.local import lock_file, size_of, write_whole
+from decoupled.index.store.state_cache import bytes_in
 from decoupled.runtime.cpu import cache_folder
 
 SIZE = "DECOUPLED_CACHE_SIZE"
@@ -32,7 +32,6 @@ _log = logging.getLogger(__name__)
 
 _CHUNK = 64 << 20
 _CHUNKS = 128  # each is an open file, of which a process may have few
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 Key = tuple[str, int]
 """A segment, and where in it a record begins."""
@@ -55,18 +54,18 @@ def open_cache(uri: str) -> DiskCache | None:
 
 def parse_size(text: str) -> int:
     """Bytes from `500MB`, `2TB` or a plain number."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?\s*", text.upper())
-    if match is None:
+    if (size := bytes_in(text)) is None:
         raise InputError(f"{SIZE} is {text!r}; write a size such as 50GB, or 0 for no cache")
-    return int(float(match[1]) * _UNITS[match[2]])
+    return size
 
 
 class DiskCache:
-    """One process's share of a cache folder: processes that read at the same time have one each."""
+    """The cache of one process; processes that read at the same time each have a folder of their own."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.limit = limit
         self.hits = self.misses = 0
+        # At most an eighth of the budget, so that dropping a chunk keeps most of the cache.
         self._chunk_size = max(1, min(max(_CHUNK, limit // _CHUNKS), limit // 8))
         self._guard = threading.Lock()
         self._where: dict[Key, tuple[_Chunk, int, int]] = {}
@@ -106,8 +105,9 @@ class DiskCache:
                 _log.warning("%s: nothing more is cached: %s", self._folder, error)
 
     def drop(self, keys: Iterable[Key]) -> bool:
-        """Forget records, such as those that a disk has changed; whether any of them was here."""
+        """Forget records, such as damaged ones; returns whether any of them was here."""
         with self._guard:
+            # A list and not a generator: `any` would stop at the first, and the others would stay.
             return any([self._where.pop(key, None) is not None for key in keys])
 
     def close(self) -> None:
@@ -135,6 +135,7 @@ class DiskCache:
             oldest = self._chunks.pop(0)
             moving, room = [], self._chunk_size // 2
             for key, at, size in oldest.records:
+                # It was dropped, or moved to a newer chunk meanwhile.
                 if self._where.get(key) != (oldest, at, size):
                     continue
                 del self._where[key]
@@ -176,7 +177,7 @@ class _Chunk:
         self.end, self.sealed = 0, False
 
     def append(self, key: Key, content: memoryview) -> tuple[_Chunk, int, int]:
-        """Write a record at the end; where it is."""
+        """Write a record at the end, and return the chunk, the offset and the size."""
         at, size = self.end, len(content)
         if (written := os.pwrite(self.descriptor, content, at)) != size:
             raise OSError(errno.ENOSPC, f"{written} of {size} bytes written", str(self.path))
@@ -185,7 +186,7 @@ class _Chunk:
         return self, at, size
 
     def seal(self) -> None:
-        """Make it durable, and write the list."""
+        """Sync the chunk to disk, and write the list of its records."""
         if not self.sealed:
             os.fsync(self.descriptor)
             lines = [[*key, at, size] for key, at, size in self.records]
@@ -193,7 +194,7 @@ class _Chunk:
             self.sealed = True
 
     def remove(self) -> None:
-        """Delete the files."""
+        """Delete the chunk and its list of records."""
         self.listing.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 

@@ -25,7 +25,7 @@ _MANY = (list, tuple, set, frozenset)
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """What a record must hold: one of `exact`, or a string in `[low, high)` where `exact` is None."""
+    """One condition on a record: it holds one of `exact`, or, if that is None, a string in `[low, high)`."""
 
     field: str
     """`id`, `title` or `tags`."""
@@ -90,6 +90,7 @@ def _range(field: str, key: str, bounds: Mapping[str, Any]) -> Condition:
         raise InputError(
             f"the filter on {key!r:.80} has bounds {dict(bounds)!r:.80}; expected all numbers or all text"
         )
+    # Tags of one kind lie between `key NUL kind` and the next letter.
     kind, after = ("s", "t") if texts.pop() else ("n", "o")
     lows, highs = ([f"{key}\0{kind}"], [f"{key}\0{after}"]) if field == "tags" else ([], [])
     for name, value in bounds.items():

@@ -34,9 +34,9 @@ class TableHead:
     rows: int
     """Live rows of the table, markers of parts included."""
     manifest: bytes
-    """As Lance wrote it."""
+    """A copy of Lance's manifest of this version, byte by byte."""
     files: Mapping[str, Sum] = field(default_factory=dict)
-    """By their path in the table."""
+    """Size and checksum of each file, by its path in the table."""
 
     @classmethod
     def of(cls, dataset: Any, location: Location, before: TableHead | None) -> TableHead:
@@ -70,19 +70,19 @@ class TableHead:
             raise damage(location.name, f"{HEAD} is damaged ({error})") from None
 
     def save(self, location: Location) -> None:
-        """Put it there in one step, durably."""
+        """Write the head in one step, durably."""
         fields = asdict(self)
         fields["manifest"] = base64.b64encode(zlib.compress(self.manifest)).decode()
         fields["files"] = {f: list(file_sum) for f, file_sum in self.files.items()}
         location.save(HEAD, json.dumps({**fields, "crc32": _sum(fields)}).encode())
 
     def sound(self, location: Location) -> bool:
-        """Is Lance's manifest of this version there, and what was written?"""
+        """Whether Lance's manifest of this version is there and unchanged."""
         # What Lance keeps in memory has no manifest that could be loaded.
         return not self.manifest or location.load(manifest_file(self.version)) == self.manifest
 
     def wrong(self, location: Location, files: Iterable[str], budget: int = AT_OPEN) -> list[str]:
-        """Those of the files that are gone, cut off or changed, as far as the budget of bytes goes."""
+        """The files that are gone, cut off or changed; only `budget` bytes are read, small files first."""
         chosen, total = [], 0
         for file in sorted(files, key=lambda f: self.files[f][0]):
             total += self.files[file][0]
@@ -97,8 +97,8 @@ class TableHead:
 def verify(location: Location, dataset: Any, verified: set[str]) -> None:
     """Compare a dataset with the head, and bring it up to it where a writer went on meanwhile.
 
-    Files in `known` were compared before, and the others join them. Raises `DecoupledError` where something
-    that was acknowledged is damaged or gone.
+    Files in `verified` were compared before, and the others join them. Raises `DecoupledError` where
+    something that was acknowledged is damaged or gone.
     """
     head = sound_head(location)
     if head is not None and head.version > dataset.version:
@@ -137,7 +137,7 @@ def damage(name: str, what: str) -> DecoupledError:
 
 
 def lost(version: int, newest: int) -> str:
-    """Why an older version is not opened."""
+    """The message for a table whose newest acknowledged version is gone."""
     return f"version {version} was written and is gone or torn, and version {newest} lacks what it changed"
 
 
@@ -148,7 +148,7 @@ def manifest_file(version: int) -> str:
 
 
 def trouble(name: str) -> Any:
-    """A block in which a panic of Lance is an error in our words."""
+    """A context in which a panic of Lance becomes a `DecoupledError` that says the remedy."""
     return panics(lambda why: damage(name, f"Lance cannot read it ({why})"))
 
 

@@ -43,7 +43,7 @@ class LanceStore(Store):
         self._catalogue, self._guard = Catalogue(), threading.RLock()
         self._uncertain = False
         self._head: TableHead | None = None
-        """As this store wrote it last."""
+        """The head that this store wrote or read last."""
         self._known: set[str] = set()
         """Files of the table that were compared with the head, or written by this store."""
         self._move(TableVersion(dataset))
@@ -84,6 +84,7 @@ class LanceStore(Store):
                 )
             store = cls(location, dataset, lock)
             store.optimise()
+            # All went well: the lock stays with the store.
             on_error.pop_all()
         return store
 
@@ -104,6 +105,7 @@ class LanceStore(Store):
         with ExitStack() as on_error:
             lock = location.lock()
             on_error.callback(lock.release)
+            # Another writer may have committed before the lock was ours.
             dataset.checkout_latest()
             store = cls(location, dataset, lock)
             store._known, store._head = verified, TableHead.load(location)
@@ -146,9 +148,11 @@ class LanceStore(Store):
         """Make staged parts visible, in one commit unless an id is in several of them."""
         with self._writing("part " + ", ".join(s.part for s in staged)):
             ids = [i for s in staged for i in s.ids]
+            # A commit cannot replace rows that it adds itself, so such parts follow one another.
             if len(set(ids)) < len(ids):
                 return sum(self.commit([s]) for s in staged)
             for s in staged:
+                # Nothing refers to staged states, so a compaction may have removed them meanwhile.
                 if self._location.length(s.content["segment"]) < s.content["end"]:
                     raise DecoupledError(f"the states of part {s.part} are gone; stage it again")
             rows, replaced = self._rows_of(ids, strict=True)
@@ -164,7 +168,8 @@ class LanceStore(Store):
             rows, _ = self._rows_of(list(new), strict=True)
             table = relabelled(self._at.take(rows, self._at.dataset.schema.names), new)
             fragments = changes.write_rows(self._location, table)
-            self._move(changes.replace_rows(self._at, self._location, rows, fragments))
+            # Sealed as any other change: without its head this version would not count as acknowledged.
+            self._seal(changes.replace_rows(self._at, self._location, rows, fragments))
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove all windows of these ids, in one commit."""

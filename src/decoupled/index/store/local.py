@@ -25,13 +25,15 @@ from decoupled.model.folder import sync
 
 _log = logging.getLogger(__name__)
 
+# Segments that are kept open; a process may often have no more than 1024 files.
 _OPEN_FILES = 256
+# The last bytes of every whole manifest of Lance.
 _MAGIC = b"LANC"
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 class Folder(Location):
-    """A `Location` on a disk."""
+    """A `Location` in a folder of a local disk."""
 
     exclusive = True
 
@@ -89,6 +91,7 @@ class Folder(Location):
                 with suppress(OSError):
                     os.truncate(path, start)
                 raise
+            # A new file survives a power failure only once its folder is synced as well.
             if not start:
                 sync(path.parent)
             if end < SEGMENT:
@@ -190,6 +193,7 @@ class Folder(Location):
         before = _listed(self.path / TABLE)
         yield
         after = _listed(self.path / TABLE)
+        # Manifests last: what they refer to must be durable before them.
         for folder in sorted(after, key=lambda folder: "_versions" in folder):
             fresh = after[folder] - before.get(folder, set())
             for path in [*sorted(fresh), folder] if fresh else ():
@@ -237,6 +241,7 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            # For appending: opening must not erase the number of the process that holds the lock.
             self._file = (folder / LOCK).open("a+")
         except OSError as error:
             raise DecoupledError(
@@ -257,7 +262,7 @@ class FolderLock:
         self._file.flush()
 
     def confirm(self) -> None:
-        """Nothing to ask: it holds as long as the file is open."""
+        """Raise `IndexBusy` once the lock was released; until then the operating system keeps it."""
         if self._file.closed:
             raise IndexBusy("this store was closed; open it again to write")
 
@@ -282,6 +287,7 @@ class _File:
                 got = os.preadv(self.descriptor, [view], start)
             else:
                 with self._guard:
+                    # Threads share the position, so none may seek before this one has read.
                     os.lseek(self.descriptor, start, os.SEEK_SET)
                     piece = os.read(self.descriptor, len(view))
                 got = len(piece)
@@ -297,7 +303,7 @@ class _File:
 
 
 def _peek(descriptor: int, view: memoryview, start: int) -> int:
-    """Bytes that could be read without waiting for a disk."""
+    """Fill a view from the page cache, and return how many bytes came without waiting for a disk."""
     try:
         return os.preadv(descriptor, [view], start, _NOWAIT) if _NOWAIT else 0
     except OSError:
@@ -328,6 +334,7 @@ def write_whole(path: Path, content: bytes) -> None:
         with half.open("wb") as file:
             file.write(content)
             file.flush()
+            # Before the rename: a power failure could else leave the name with nothing in it.
             os.fsync(file.fileno())
         half.replace(path)
     except OSError:
@@ -337,7 +344,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def _listed(top: Path) -> dict[str, set[str]]:
-    """What lies in each folder from this one down."""
+    """The paths of files and folders in each folder below `top`, and in itself."""
     walk = os.walk(top)
     return {at: {os.path.join(at, n) for n in (*inside, *files)} for at, inside, files in walk}  # noqa: PTH118
 

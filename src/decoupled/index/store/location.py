@@ -43,7 +43,7 @@ class Lock(Protocol):
         """Raise `IndexBusy` if the right was lost."""
 
     def release(self) -> None:
-        """Let another writer in."""
+        """Give up the right to write."""
 
 
 class Location(Protocol):
@@ -53,9 +53,9 @@ class Location(Protocol):
     """
 
     name: str
-    """As messages call it."""
+    """The location's path or address as messages show it."""
     address: str
-    """As processes with another working folder can use it."""
+    """Absolute path or address, which processes with another working folder can use."""
     table: str
     """The table's address, for Lance."""
     session: Any
@@ -71,7 +71,7 @@ class Location(Protocol):
         """Become the writer, or raise `IndexBusy` with the one that is."""
 
     def heal(self, after: int) -> list[int]:
-        """Set aside versions newer than this one that a power failure tore; which they were."""
+        """Set aside versions newer than `after` that a power failure tore, and return their numbers."""
         return []
 
     def put(self, chunks: Iterable[npt.NDArray[np.uint8]]) -> tuple[str, int]:
@@ -88,7 +88,7 @@ class Location(Protocol):
         """Fill `out` with the ranges, one after the other."""
 
     def forget(self, records: Sequence[tuple[str, int]]) -> bool:
-        """Drop local copies of records, named by segment and start; whether there were any."""
+        """Drop local copies of records, named by segment and start; returns whether there were any."""
         return False
 
     def segments(self) -> dict[str, int]:
@@ -102,7 +102,7 @@ class Location(Protocol):
         return
 
     def names(self) -> list[str]:
-        """What is there, at the top; nothing where the location does not exist."""
+        """Names of the files and folders at the top; none where the location does not exist."""
 
     def load(self, file: str) -> bytes | None:
         """A small file, named by its path in this location, if it is there."""
@@ -114,7 +114,7 @@ class Location(Protocol):
         """Remove a small file, if it is there."""
 
     def stamp(self, file: str) -> str | None:
-        """What changes when a file is replaced; None where it is not there."""
+        """A string that changes whenever a file is replaced; None where there is no such file."""
 
     def fetch(self, folder: str) -> Path:
         """A local folder with the files of a folder of this location."""

@@ -42,6 +42,7 @@ from decoupled.index.store.filters import conditions
 from decoupled.model.states import Encoded
 from decoupled.model.tokens import Passage
 
+# BM25's usual constants: how soon repeated words saturate, how much length counts.
 _K1, _B = 1.2, 0.75
 
 
@@ -88,6 +89,7 @@ class MemorySnapshot:
         scores: dict[int, float] = {}
         for word in words(query):
             holders = {row: count[word] for row, count in self._words.items() if count[word]}
+            # Inverse document frequency, never negative, as Lucene computes it.
             rarity = math.log(1 + (len(lengths) - len(holders) + 0.5) / (len(holders) + 0.5))
             for row, count in holders.items():
                 damp = _K1 * (1 - _B + _B * lengths[row] / mean)
@@ -136,7 +138,7 @@ class MemorySnapshot:
         return np.array([row for i in ids for row in self._rows[i]], np.int64)
 
     def mine(self, rows: Rows) -> Rows:
-        """All of them."""
+        """All rows: this store has no shares."""
         return rows
 
     def digests(self, ids: Sequence[str]) -> list[int | None]:
@@ -227,6 +229,7 @@ class MemoryStore(Store):
         check_records(records, token_bytes=now.token_bytes, width=now.width)
         held = []
         for record in records:
+            # Only to raise for metadata that the embedded store would refuse.
             tags_of(record.meta)
             half = half_precision(record.vector)
             vector = None if half is None else half.astype(np.float32)

@@ -18,7 +18,7 @@ Bytes = npt.NDArray[np.uint8]
 Sizes = npt.NDArray[np.int64]
 
 ENOUGH = 0.95
-"""What is not smaller by this factor is not worth the unpacking."""
+"""A record is stored packed only if that takes less than this share of its bytes."""
 
 
 @cache

@@ -34,6 +34,7 @@ from decoupled.runtime.cpu import cache_folder
 LAPSE = 600.0
 """Seconds without a commit after which another writer may take the lease."""
 
+# Requests under way at the same time.
 _REQUESTS = 16
 _T = TypeVar("_T")
 
@@ -67,7 +68,7 @@ class Prefix(Location):
         return int(head["size"]) if head else 0
 
     def read(self, ranges: Sequence[Range], out: memoryview) -> None:
-        """From the cache; then range requests, neighbours joined, the segments at the same time."""
+        """Fill `out` from the disk cache, then by range requests to all segments at the same time."""
         missing: dict[str, list[tuple[int, memoryview]]] = {}
         cache, at = self._cache, 0
         for segment, start, size in ranges:
@@ -128,6 +129,7 @@ class Prefix(Location):
         mark = hashlib.sha256(self.name.encode())
         entries = sorted(self._entries(folder), key=lambda e: str(e["path"]))
         for entry in entries:
+            # The copy is named by tags of its objects, so a changed folder is fetched anew.
             mark.update(f"{entry['path']} {entry['size']} {entry['e_tag']}\n".encode())
         copy = cache_folder() / "fetched" / mark.hexdigest()[:24]
         if entries and not copy.exists():
@@ -186,7 +188,7 @@ class Lease:
                 self._take_over()
 
     def _claim(self, mode: Any) -> bool:
-        """Write our claim, under a condition; whether it is ours now."""
+        """Write our claim if the condition `mode` holds; returns whether the lease is ours now."""
         holder = f"process {os.getpid()} on {socket.gethostname()}"
         claim = {"by": holder, "at": time.time(), "claim": self._mine}
         refused = (*self._lost, self._api.exceptions.AlreadyExistsError)
@@ -225,6 +227,7 @@ class Lease:
     def confirm(self) -> None:
         """Renew it; a lease that someone took over is lost."""
         with self._guard, _reaching(self._name):
+            # A renewal of the last half minute is far from lapsing, and each costs a request.
             if time.monotonic() - self._renewed < LAPSE / 20:
                 return
             if not self._claim({"e_tag": self._tag}):
@@ -243,7 +246,7 @@ class Lease:
 
 @contextmanager
 def _reaching(name: str) -> Iterator[None]:
-    """What an object store says when it cannot be reached, in our words; what is absent stays absent."""
+    """Turn errors of the object store into `DecoupledError`; `FileNotFoundError` passes through."""
     try:
         yield
     except _obstore().exceptions.BaseError as error:

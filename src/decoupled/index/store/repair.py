@@ -30,6 +30,7 @@ from decoupled.index.store.location import Location, Lock
 from decoupled.model.tokens import Passage
 
 Encode = Callable[[list[Passage]], list[Record]]
+# Records that are read, and passages that are encoded, at a time.
 _BLOCK, _PART = 1024, 256
 _ANY = (
     OSError,
@@ -40,7 +41,7 @@ _ANY = (
     AssertionError,
     DecoupledError,
 )
-"""What reading damaged files may raise."""
+"""Errors that reading damaged files may raise."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,7 +56,7 @@ class _Seen:
 
 
 class Inspection:
-    """One look at a table; with `repair` it holds the right to write."""
+    """One inspection of a table; with `repair` it holds the lock and mends what it can."""
 
     def __init__(
         self, location: Location, *, repair: bool, compared: Callable[[int], None]
@@ -64,7 +65,7 @@ class Inspection:
         self._exit = ExitStack()
         self._lock: Lock | None = None
         self.damage: list[tuple[str, bool, list[str]]] = []
-        """What is wrong, whether it was repaired, and the ids that were lost."""
+        """For each damage: its description, whether it was repaired, and the ids that were lost."""
         self.passages = self.records = 0
         self.covered = True
 
@@ -78,13 +79,13 @@ class Inspection:
         self._exit.close()
 
     def run(self, encode: Encode) -> None:
-        """Look at everything, and mend it where that was asked for."""
+        """Compare everything with its checksums, and repair it where that was asked for."""
         head = self._head()
         store = LanceStore(self._location, self._open(head), self._lock)
         store._head = head
         wrong = self._wrong_files(head, store._at)
         if unknown := sorted(f for f in wrong if f.startswith("_deletions/")):
-            # Which records still count cannot be told any more, so nothing else is looked at or changed.
+            # Which records were deleted is unknown now, so nothing else is compared or changed.
             for file in unknown:
                 self._note(
                     f"{file} of its table is damaged or gone: what was deleted cannot be told; "
@@ -92,7 +93,7 @@ class Inspection:
                     False,
                 )
             return
-        # A table from before there were heads has no checksums of its search indexes: they are made anew.
+        # A table without a head has no checksums of its search indexes: they are made anew.
         stale = {f.split("/")[1] for f in wrong if f.startswith("_indices/")}
         bad = {n for n, f in store._at.fragments.items() if _data(f) & wrong}
         rows, passages, lost = self._look(store, bad)
@@ -140,6 +141,7 @@ class Inspection:
             if self._lock is None:
                 raise damage(self._location.name, f"Lance cannot read it ({error})") from None
             self._lock.release()
+            # It takes the lock itself, so ours was released for as long.
             torn = self._location.heal(head.version if head else 0)
             self._lock = self._location.lock()
             self._exit.callback(self._lock.release)
@@ -214,7 +216,7 @@ class Inspection:
                 )
 
     def _broken_states(self, store: LanceStore, rows: Rows) -> set[int]:
-        """Places among the rows whose states are not what was written."""
+        """Positions among the rows whose stored states are damaged."""
         view = store.snapshot
         try:
             extents = store._catalogue.extents(store._at, rows)
@@ -223,6 +225,7 @@ class Inspection:
         except _ANY:
             if len(rows) == 1:
                 return {0}
+        # One unreadable record fails the whole read, so each is looked at alone.
         return {p for p in range(len(rows)) if self._broken_states(store, rows[p : p + 1])}
 
 
@@ -239,7 +242,7 @@ def _excerpt(row: Any) -> Excerpt | None:
 
 
 def _matches(row: Any, excerpt: Excerpt | None) -> bool:
-    """Are the columns by which a row is found those of its text?"""
+    """Whether the key and the tags of a row are those of its id and metadata."""
     if excerpt is None:
         return False
     key, tags = int(keys_of([excerpt.id])[0]), tags_of(excerpt.meta) or None

@@ -40,8 +40,11 @@ from decoupled.model.states import Encoded
 LARGE = 100_000
 """Records from which vectors and tags are searched through an index instead of one by one."""
 
+# Rows of a filter that are compared one by one even in a large index; rows of a batch.
 _FEW, _BATCH = 10_000, 4096
+# Offsets in a segment are below 2^42 (4 TB); the bits above hold its number.
 _OFFSET_BITS = 42
+# Filters whose rows are remembered.
 _FILTERS = 8
 # Which of equal scores come last is a matter of chance in Lance: ask for more, and choose.
 _TIES = 32
@@ -50,13 +53,13 @@ _NOTHING = Ranking(np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 @dataclass(frozen=True, eq=False)
 class Allowed:
-    """The rows that pass a filter, sorted, and the same for Lance."""
+    """The rows that pass a filter, sorted, and as a mask that Lance understands."""
 
     rows: Rows
 
     @cached_property
     def mask(self) -> bytes:
-        """Serialised for a scanner."""
+        """The rows as Lance's scanner takes them, made once."""
         return serialize_row_addrs(self.rows.tolist())
 
 
@@ -143,6 +146,7 @@ class LanceSnapshot:
             return ranking(rows, values_RV @ vector.astype(np.float32), k)
         nearest = {"column": "vector", "q": vector.astype(np.float16), "k": k, "metric": "dot"}
         rows, distances = self._search("_distance", allowed, nearest=nearest | {"refine_factor": 2})
+        # For inner products Lance's distance is one minus the product.
         return ranking(rows, 1.0 - distances, k)
 
     def _search(
@@ -203,7 +207,7 @@ class LanceSnapshot:
         return rows
 
     def mine(self, rows: Rows) -> Rows:
-        """Those of the rows that are in this reader's share."""
+        """The rows that are in this reader's share, in order."""
         if self._share is None or not len(rows):
             return rows
         with self._reading():
@@ -246,6 +250,7 @@ class LanceSnapshot:
             extents = self._catalogue.extents(self._at, rows)
         encoded, damaged = self._read(extents)
         bad = extents[["segment", "offset"]][damaged].tolist()
+        # Perhaps only the copy on this machine is damaged: drop it and read the original.
         if damaged and self._location.forget([(self._catalogue.segments[n], at) for n, at in bad]):
             encoded, damaged = self._read(extents)
         if damaged:
@@ -258,7 +263,7 @@ class LanceSnapshot:
         return encoded
 
     def _read(self, extents: Extents) -> tuple[Encoded, list[int]]:
-        """The states that lie there, or which of them are not what was written."""
+        """Read states from the segments; returns them, or the positions of damaged ones and no states."""
         lengths, sizes = (extents[name].astype(np.int64) for name in ("tokens", "size"))
         names = [self._catalogue.segments[n] for n in extents["segment"].tolist()]
         stored = np.empty(int(sizes.sum()), np.uint8)
@@ -337,7 +342,7 @@ class LanceSnapshot:
 
     @contextmanager
     def _reading(self) -> Iterator[Any]:
-        """Lance's errors about missing and damaged files, in words that say what happened."""
+        """The dataset, in a context that turns Lance's errors into messages that say what happened."""
         try:
             with trouble(self._location.name):
                 yield self._at.dataset
@@ -350,6 +355,7 @@ class LanceSnapshot:
 def _predicate(condition: Condition) -> str:
     if not condition.exact:
         return "false"
+    # Quotes are doubled: a user's value must not end the literal and go on as SQL.
     literals = ", ".join("'" + s.replace("'", "''") + "'" for s in condition.exact)
     if condition.field == "tags":
         return f"array_has_any(tags, [{literals}])"

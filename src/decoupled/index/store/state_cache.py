@@ -1,4 +1,4 @@
-"""States kept in memory with the store behind them: those least recently used go first.
+"""A cache of stored states in memory; the least recently used records leave it first.
 
 What is kept is what the store holds, the codec's bytes: a few kilobytes a passage. A record is known by the
 location of its bytes, which is never written twice, so updates, deletions and compaction need no notice.
@@ -20,6 +20,7 @@ from decoupled.index.store.base import Rows, Snapshot
 from decoupled.model.states import Encoded
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_UNITS |= {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 OVERHEAD = 250
 """Bytes that Python spends on each record besides its states (measured)."""
@@ -29,7 +30,7 @@ BLOCK = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryUsage:
-    """What is in memory, and how often that spared a read."""
+    """How much the cache holds in bytes and records, and how often it spared a read."""
 
     budget: int
     bytes: int = 0
@@ -44,7 +45,7 @@ class MemoryUsage:
         return self.hits / max(1, self.hits + self.misses)
 
     def to_json(self) -> dict[str, int | float]:
-        """Plain values."""
+        """The counts as a JSON object, with the hit rate."""
         return {**asdict(self), "hit_rate": round(self.hit_rate, 4)}
 
 
@@ -59,7 +60,7 @@ class StateCache:
 
     @property
     def usage(self) -> MemoryUsage:
-        """The count as it stands."""
+        """The bytes, records and hits as they stand now."""
         with self._guard:
             return MemoryUsage(budget=self.budget, records=len(self._kept), **self._counts)
 
@@ -118,13 +119,21 @@ class StateCache:
                 self._counts.update(bytes=-gone.nbytes - OVERHEAD, evicted=1)
 
 
+def bytes_in(text: str) -> int | None:
+    """The bytes that a text such as `512MB` or `2 GiB` names; None where it names none."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    if match is None or match[2] not in _UNITS:
+        return None
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
 def parse_bytes(size: int | str) -> int:
     """A number of bytes, or text such as `2GB`, `512 MiB`."""
     if isinstance(size, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", size.lower())
-        if match is None or match[2] not in _UNITS:
+        count = bytes_in(size)
+        if count is None:
             raise InputError(f"memory is {size!r}; write bytes, or for example 512MB or 2GiB")
-        size = int(float(match[1]) * _UNITS[match[2]])
+        size = count
     if size <= 0:
         raise InputError(f"memory is {size}; choose a size above 0, or none")
     return size

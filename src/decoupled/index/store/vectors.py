@@ -25,17 +25,18 @@ class Vectors:
 
     rows: Rows
     codes: npt.NDArray[np.int8]
-    """`[R,V]`."""
+    """Quantised vectors, `[R,V]`."""
     steps: Floats
     """`[R]`: a vector is its codes times its step."""
 
     @classmethod
     def of(cls, batches: Iterable[tuple[Rows, npt.NDArray[np.generic]]], width: int) -> Vectors:
-        """Of rows and their `[R,V]` vectors, batch by batch: all of them as floats are never in memory."""
+        """Quantise rows and their `[R,V]` vectors batch by batch, so that never all are floats in memory."""
         rows, codes = [np.zeros(0, np.int64)], [np.zeros((0, width), np.int8)]
         steps = [np.zeros(0, np.float32)]
         for some, values in batches:
             x_RV = np.asarray(values, np.float32)
+            # The largest number of a vector gets code ±127; zeros must not be divided by zero.
             step_R = np.maximum(np.abs(x_RV).max(1) / np.float32(127), np.float32(1e-30))
             rows.append(some)
             codes.append(np.rint(x_RV / step_R[:, None]).astype(np.int8))
@@ -43,7 +44,7 @@ class Vectors:
         return cls(np.concatenate(rows), np.concatenate(codes), np.concatenate(steps))
 
     def at(self, rows: Rows) -> Vectors:
-        """Those of these rows that have one; both are in ascending order."""
+        """The vectors of these rows, less rows without one; `rows` must be in ascending order."""
         at = np.searchsorted(self.rows, rows)
         inside = at < len(self.rows)
         which = at[inside][self.rows[at[inside]] == rows[inside]]

@@ -24,11 +24,11 @@ from decoupled.search.request import Request
 from decoupled.search.results import Answers, Hits, Label, Timing
 
 SECONDS = 10.0
-"""How long a query waits for its shards."""
+"""Seconds that a query waits for its shards."""
 
 
 class ShardLost(Exception):
-    """A shard died or was too slow."""
+    """Raised where a shard died or did not answer in time."""
 
 
 class Shard(Protocol):
@@ -76,11 +76,13 @@ class ShardedEngine(Engine):
         parts = [_parts(request, len(self.shards)) for request in requests]
         pending: dict[int, Callable[[float], Any]] = {}
         replies: dict[int, list[Outcome]] = {}
+        # All are asked before any is waited for, so that they work at the same time.
         for number, shard in enumerate(self.shards):
             with suppress(ShardLost):
                 pending[number] = shard.send("run", [p[number] for p in parts], budget=budget)
         for number, wait in pending.items():
             with suppress(ShardLost):
+                # One deadline for all: a slow shard uses up the time of those after it.
                 replies[number] = wait(max(0.0, deadline - time.monotonic()))
         if not replies:
             return [self._no_answer()] * len(requests)
@@ -91,9 +93,10 @@ class ShardedEngine(Engine):
         ]
 
     def classify(self, pairs: Sequence[tuple[str, str]], *, raw: bool = False) -> list[Label]:
-        """The class of each pair, as `Engine.classify`; any one shard can tell."""
+        """The class of each pair, as `Engine.classify`; one shard computes all of them."""
         deadline = time.monotonic() + self.seconds
         for _ in self.shards:
+            # The next shard at each call, and again where one is lost.
             self._turn = (self._turn + 1) % len(self.shards)
             with suppress(ShardLost):
                 wait = self.shards[self._turn].send("classify", list(pairs), raw=raw)
@@ -131,6 +134,7 @@ def _parts(request: Request, count: int) -> list[Request]:
 
     Scores come raw, so that they can be compared.
     """
+    # Every count-th text: each shard gets as many, give or take one.
     texts = [request.texts[number::count] for number in range(count)]
     return [replace(request, texts=mine, raw=True, part=True) for mine in texts]
 
@@ -155,6 +159,6 @@ def merge_answers(spec: ModelSpec, request: Request, results: Sequence[Answers])
 
 
 def _cost(results: Sequence[Hits | Answers]) -> JsonObject:
-    """Tokens add up; shards work at the same time, so each stage takes as long as its slowest."""
+    """Tokens and times of a merged result: tokens add up, a stage takes as long as in the slowest shard."""
     slowest = {n: max((getattr(f.timing, n) for f in results), default=0.0) for n in vars(Timing())}
     return {"timing": Timing(**slowest), "tokens": sum(f.tokens for f in results)}

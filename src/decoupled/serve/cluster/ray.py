@@ -26,7 +26,7 @@ def connected(address: str, *, cpus: int | None = None) -> Iterator[Any]:
     A connection that the process has already is used, and left as it is.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Workers keep the environment they are given; without this Ray hides GPUs from those that ask for none.
+    # Without this Ray hides GPUs from workers that ask for none.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     with _environment(private() if address == LOCAL and "ray" not in sys.modules else {}):
         try:

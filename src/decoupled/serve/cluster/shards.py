@@ -59,9 +59,10 @@ class ShardServer:
         _ = self._live.engine.runtime  # loaded before the first query comes
 
     def call(self, method: str, args: tuple[Any, ...], options: JsonObject) -> Any:
-        """What the engine returns, or the error that it raises for the user."""
+        """Call a method of the engine; returns its result, or the `DecoupledError` that it raised."""
         try:
             return getattr(self._live.refresh(), method)(*args, **options)
+        # Returned and not raised: Ray would wrap it in an error of its own.
         except DecoupledError as error:
             return error
 
@@ -81,6 +82,7 @@ class RemoteShard:
             try:
                 value = response.result(timeout_s=seconds)
             except TimeoutError as error:
+                # Nobody waits for it any more, and the replica has others to answer.
                 response.cancel()
                 raise ShardLost from error
             except self.error as error:
@@ -122,6 +124,7 @@ def _deployment(serve: Any, layout: Layout) -> Any:
     replicas: JsonObject = {"num_replicas": layout.replicas}
     if layout.most_replicas > layout.replicas:
         bounds = {"min_replicas": layout.replicas, "max_replicas": layout.most_replicas}
+        # At half of what a replica may have at once, another is started before anyone must wait.
         replicas = {"autoscaling_config": {**bounds, "target_ongoing_requests": QUEUE / 2}}
     return serve.deployment(
         ray_actor_options={"num_cpus": layout.threads, "num_gpus": layout.gpus},

@@ -38,6 +38,7 @@ class Actors(AbstractContextManager["Actors"]):
         there = ray.cluster_resources()
         gpus = int(there.get("GPU", 0))
         count = count or gpus or max(1, int(there.get("CPU", 1)))
+        # With fewer GPUs than actors nobody asks for one, or some actors would never start.
         resources = {"num_cpus": 1, "num_gpus": 1 if gpus >= count else 0}
         kind = ray.remote(**resources, max_restarts=-1, max_task_retries=TRIES)(Encoder)
         self._ray, self._load = ray, [0] * count
@@ -48,7 +49,7 @@ class Actors(AbstractContextManager["Actors"]):
             self._ray.kill(actor)
 
     def stage(self, parts: Iterator[list[Passage]]) -> Iterator[list[Staged]]:
-        """What became of each part, in their order."""
+        """Yield the staged parts in their order, those that are ready together."""
 
         def is_done(sent: tuple[int, Any, str]) -> bool:
             return bool(self._ray.wait([sent[1]], timeout=0)[0])
@@ -56,7 +57,7 @@ class Actors(AbstractContextManager["Actors"]):
         return in_order(parts, self._send, is_done, self._result, AHEAD * len(self._actors))
 
     def _send(self, part: list[Passage]) -> tuple[int, Any, str]:
-        """To the worker with the fewest parts that nobody has fetched yet."""
+        """Send a part to the worker with the fewest parts under way; returns what `_result` needs."""
         idlest = self._load.index(min(self._load))
         self._load[idlest] += 1
         return idlest, self._actors[idlest].stage.remote(part), part[0].id

@@ -59,7 +59,7 @@ def create_app(
     app.state.service = service
     app.include_router(native.routes(service))
     errors: dict[str, ErrorShape] = {}
-    for vendor in VENDORS:
+    for vendor in VENDORS:  # each has its own form of errors, on its own routes
         routes = vendor.routes(service)
         errors |= {r.path: vendor.error for r in routes.routes if isinstance(r, APIRoute)}
         app.include_router(routes, tags=["rerank"])
@@ -72,7 +72,7 @@ def create_app(
         errors=errors,
         place=lambda: service.place,
     )
-    if origins:
+    if origins:  # added last, so it is outermost: refusals carry its headers, too
         names = ("allow_methods", "allow_headers", "expose_headers")
         every: JsonObject = {name: ["*"] for name in names}
         app.add_middleware(CORSMiddleware, allow_origins=list(origins), **every)
@@ -80,7 +80,7 @@ def create_app(
 
 
 async def unfit(request: Request, error: Exception) -> NoReturn:
-    """A body that does not fit the schema: each field with what is wrong, never its value."""
+    """Raise a `RequestProblem` that names each field that does not fit the schema, never its value."""
     assert isinstance(error, RequestValidationError)
     faults = error.errors()
     if any(e["type"] == "json_invalid" for e in faults):
@@ -96,7 +96,7 @@ async def unfit(request: Request, error: Exception) -> NoReturn:
 
 
 async def refused(request: Request, error: Exception) -> NoReturn:
-    """No such route, or not with this method; or a body that is no text."""
+    """Raise a `RequestProblem` for an unknown route, a wrong method, or a body that is not text."""
     assert isinstance(error, HTTPException)
     status, headers, kind = error.status_code, dict(error.headers or {}), "validation"
     message = str(error.detail)

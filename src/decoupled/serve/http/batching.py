@@ -30,7 +30,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 IsCancelled = Callable[[], bool]
-"""Has everybody left who waited for what is being computed? Any thread may ask."""
+"""Says whether all clients of the batch that is being computed have left; any thread may call it."""
 LEAST_BUDGET = 128
 """Padded tokens below which a smaller batch helps no more."""
 
@@ -61,6 +61,7 @@ class Batcher(Generic[T, R]):
         self._waiting: deque[_Waiting[T, R]] = deque()
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._working: set[asyncio.Task[None]] = set()
+        # Seconds of work for a request, a running mean: it tells refused clients when to come back.
         self._pace = 0.05
         self._closed = False
 
@@ -88,7 +89,7 @@ class Batcher(Generic[T, R]):
             self._depth()
 
     async def close(self) -> None:
-        """Take nothing new, finish what was taken."""
+        """Refuse new requests, and finish those that were accepted."""
         self._closed = True
         await asyncio.gather(*self._working)
         self._threads.shutdown()
@@ -102,6 +103,7 @@ class Batcher(Generic[T, R]):
             self._pace = 0.8 * self._pace + 0.2 * worked / (len(batch) * len(self._working))
             self._metrics.batch(self.name, len(batch), worked)
             for waiting, outcome in zip(batch, outcomes, strict=True):
+                # Its client left meanwhile, or its time was up.
                 if waiting.future.done():
                     continue
                 if isinstance(outcome, Exception):
@@ -125,6 +127,7 @@ class Batcher(Generic[T, R]):
         What waits is shared among the threads, so that none is left without work.
         """
         batch: list[_Waiting[T, R]] = []
+        # Divided by the threads and rounded up.
         room, share = self._budget, -(-len(self._waiting) // self._most)
         while self._waiting and len(batch) < share:
             first = self._waiting[0]
@@ -151,7 +154,10 @@ def run_requests(
     metrics: Metrics,
     budget: int | None = None,
 ) -> list[Outcome]:
-    """Their outcomes, in order: short memory halves the batch, one bad request stays alone."""
+    """Run requests and return their outcomes in order.
+
+    Where memory is short the batch is halved; an error of one request is not that of the others.
+    """
     try:
         return engine.run(requests, budget=budget, cancelled=cancelled)
     except Cancelled:
@@ -162,6 +168,7 @@ def run_requests(
             isinstance(error, RuntimeError)
             and re.search("out of memory|can't allocate memory", str(error).lower()) is not None
         )
+        # Halving finds the one request that fails, and lets the others through.
         if len(requests) > 1:
             if short:
                 metrics.retries.inc()

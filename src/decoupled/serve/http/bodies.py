@@ -45,6 +45,7 @@ LISTS = (
 """Fields whose items `Limits.documents` bounds."""
 
 _PIECE = 1 << 20
+# Opening brackets as +1, closing as -1, commas as 0: the running sum is the depth.
 _STEPS = bytes.maketrans(b"[{]},", b"\x01\x01\xff\xff\x00")
 _REST = bytes(set(range(256)) - set(b"[{]},"))
 
@@ -61,15 +62,18 @@ class Outline:
         self._level, self._quoted, self._rest = 0, False, b""
 
     def feed(self, part: bytes) -> None:
-        """The next bytes of the document."""
+        """Count the next bytes of the document."""
         if self._rest or b"\\" in part:
-            # Without escaped backslashes and then escaped quotes, every quote begins or ends a string.
+            # Once escaped backslashes and quotes are gone, every quote begins or ends a string.
             part = (self._rest + part).replace(rb"\\", b"").replace(rb"\"", b"")
             self._rest = part[-1:] if part.endswith(b"\\") else b""
         pieces = part.split(b'"')
+        # Every second piece lies outside of strings; only brackets and commas of it are kept.
         marks = b"".join(pieces[int(self._quoted) :: 2]).translate(None, _REST)
+        # An odd number of quotes: the next part begins on the other side of a string's end.
         self._quoted ^= len(pieces) % 2 == 0
         if marks:
+            # Each comma and each opening bracket stands for one value.
             self.values += len(marks) - marks.count(b"]") - marks.count(b"}")
             levels = np.frombuffer(marks.translate(_STEPS), np.int8).cumsum(dtype=np.int64)
             self.depth = max(self.depth, self._level + int(levels.max()))
@@ -134,7 +138,7 @@ class Bodies:
             )
 
     async def _parts(self, receive: Receive) -> AsyncIterator[bytes]:
-        """What arrives, within the limits on size and time."""
+        """Yield the parts of a body as they arrive, within the limits on size and time."""
         total, seconds = 0, self._limits.body_seconds
         deadline = time.monotonic() + seconds
         while True:
@@ -198,11 +202,11 @@ class Parsed(Request):
         self._value = value
 
     async def body(self) -> bytes:
-        """Something: FastAPI asks whether there is a body."""
+        """Any bytes that are not empty: FastAPI only asks whether there is a body."""
         return b"{}"
 
     async def json(self) -> Any:
-        """The value."""
+        """The body's value, which was parsed and validated before."""
         return self._value
 
 

@@ -32,6 +32,7 @@ PIPELINED = 16
 """Requests that a client may send without waiting for an answer."""
 TAKEN = 64 << 10
 """Bytes of an answer that a client takes in `_STALLED` seconds, or is no longer waited for."""
+# Seconds between log lines, between probes of a client, and for it to take `TAKEN` bytes.
 _QUIET, _PROBES, _STALLED = 10.0, (0.05, 0.25, 1.0), 30.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -78,7 +79,7 @@ class Gate:
 
 
 def most_connections(limit: int) -> int:
-    """As many as wanted, or as this process has descriptors for, whose limit is raised where it can be."""
+    """Connections that this process can have, at most `limit`; raises its limit of open files if it can."""
     try:
         import resource
     except ModuleNotFoundError:
@@ -104,7 +105,7 @@ class Connection(HttpToolsProtocol):
         self._in_head, self._head, self._refusal = False, 0, (400, "")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Let it in, in the place of one that waits where there are too many."""
+        """Accept the connection; where there are too many, close one that waits for a request."""
         super().connection_made(transport)
         with suppress(AttributeError):  # only asyncio's own transports have it
             transport.max_size = PIECE  # type: ignore[attr-defined]
@@ -117,7 +118,7 @@ class Connection(HttpToolsProtocol):
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Forget a connection that was closed."""
         self._stop_waiting()
         self._gate.unread.pop(self, None)
         super().connection_lost(exc)
@@ -128,6 +129,7 @@ class Connection(HttpToolsProtocol):
             self._wait_for_head()
         in_head = self._in_head
         super().data_received(data)
+        # A head that ended within this piece was counted by its headers already.
         if in_head and self._in_head:
             self._head += len(data)
             if self._head > self._gate.limits.header_bytes:
@@ -144,7 +146,7 @@ class Connection(HttpToolsProtocol):
         return True
 
     def _probe(self, turn: int) -> None:
-        """Say that the request was read: one who left refuses it, and the connection is lost."""
+        """Send an interim answer; if the client left, its system refuses it and the connection ends."""
         cycle = self.cycle
         if self.transport.is_closing() or cycle.response_started or self.pipeline:
             return
@@ -155,12 +157,12 @@ class Connection(HttpToolsProtocol):
     # Callbacks of the parser ----------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Begin to count the head of a request."""
         super().on_message_begin()
         self._in_head, self._head = True, 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One more; those beyond the limit are not even looked at."""
+        """Take one more header, or stop the parser at the first beyond the limit."""
         super().on_header(name, value)
         if len(self.headers) > self._gate.limits.headers:
             self._refuse_head()
@@ -175,6 +177,7 @@ class Connection(HttpToolsProtocol):
                 429,
                 f"more than {PIPELINED} requests were sent at once; wait for answers",
             )
+            # The parser stops at an exception, and uvicorn then calls `send_400_response`.
             raise ValueError(self._refusal[1])
         self._in_head = False
         self._stop_waiting()
@@ -202,7 +205,7 @@ class Connection(HttpToolsProtocol):
             self._reading = self.loop.call_later(_STALLED, self._check_taken, left)
 
     def drop(self, why: str) -> None:
-        """Close it, whatever was not sent yet."""
+        """Close the connection at once, without sending the rest of its answer."""
         self._gate.unread.pop(self, None)
         self._gate.note(why)
         self.transport.abort()
@@ -210,7 +213,7 @@ class Connection(HttpToolsProtocol):
     # Refusing -------------------------------------------------------------------------------------
 
     def _refuse_head(self) -> NoReturn:
-        """Have the parser stop."""
+        """Stop the parser by an exception, and remember to answer with status 431."""
         self._gate.note("closed for headers beyond the limit")
         self._refusal = 431, self._too_large
         raise ValueError(self._too_large)
@@ -244,7 +247,7 @@ class Connection(HttpToolsProtocol):
         self._refuse(status, why or msg)
 
     def _refuse(self, status: int, why: str) -> None:
-        """Say so in the form of an own route, and close."""
+        """Send an error in the form of our own routes, and close the connection."""
         self._stop_waiting()
         if self.transport.is_closing():
             return

@@ -24,19 +24,19 @@ class Limits:
     header_bytes: int = 32 << 10
     """Bytes of a request's headers, its path included."""
     headers: int = 100
-    """Headers of a request."""
+    """Number of headers of a request."""
     header_seconds: float = 10.0
-    """Time that a client may take to connect and send its headers."""
+    """Seconds that a client may take to connect and send its headers."""
     body_bytes: int = 16 << 20
     """Bytes of a request's body."""
     body_seconds: float = 20.0
-    """Time that a client may take to send its body."""
+    """Seconds that a client may take to send its body."""
     bytes_in_flight: int = 128 << 20
     """Bytes of all bodies that are arriving or being answered, beyond the first 64 KiB of each."""
     values: int = 100_000
     """Values in a body: items of lists and fields of objects, however deep."""
     depth: int = 64
-    """Lists and objects within each other in a body."""
+    """Depth to which lists and objects may be nested in a body."""
     documents: int = 1000
     """Documents to rerank, passages to add, or candidates to read in one request."""
     characters: int = 200_000
@@ -44,11 +44,11 @@ class Limits:
     id_characters: int = 4096
     """Characters of a passage's id."""
     seconds: float = 60.0
-    """Time from a request's arrival to its answer, waiting included."""
+    """Seconds from a request's arrival to its answer, waiting included."""
     queue: int = 256
     """Requests that may wait; further ones are told to come back."""
     writer_seconds: float = 0.0
-    """Time that a change waits for another writer of the index, before it is refused."""
+    """Seconds that a change waits for another writer of the index, before it is refused."""
     batch_tokens: int = 16_384
     """Tokens of the requests that are computed together, by an estimate from their lengths."""
 
@@ -70,12 +70,13 @@ class Access:
     protect_reads: bool = False
     """Ask for a key for queries too, not only for changes."""
     writes: bool = True
-    """May the index be changed at all?"""
+    """Whether the index may be changed at all."""
     hosts: tuple[str, ...] = ()
     """Names under which queries without a key are taken, beside those of this machine; `*` for any."""
 
     def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
         """Raise a `RequestProblem` unless the request may pass."""
+        # Queries are POST since they have a body; what changes the index is PUT or DELETE.
         change = method not in ("GET", "HEAD", "OPTIONS", "POST")
         is_open = path in OPEN or path.startswith("/static/")
         if change and not self.writes:
@@ -115,11 +116,12 @@ def host_name(host: str) -> str:
     name = host.strip().lower()
     if name.startswith("["):
         return name[1:].partition("]")[0]
+    # Several colons without brackets are an IPv6 address, not a port.
     return name.partition(":")[0] if name.count(":") <= 1 else name
 
 
 def is_local(host: str) -> bool:
-    """Is this Host header, or address, the machine itself?"""
+    """Whether a Host header, or an address, names the machine itself."""
     name = host_name(host)
     if name == "localhost" or name.endswith(".localhost"):
         return True

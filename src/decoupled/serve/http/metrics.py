@@ -33,11 +33,12 @@ _STATES = {
 
 
 class Metrics:
-    """What the server counts."""
+    """The counters, gauges and histograms of a server."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         counter = partial(Counter, namespace="decoupled", registry=registry)
+        # Gauges of all living processes are added up; those of dead ones no longer count.
         self._gauge = partial(
             Gauge, namespace="decoupled", registry=registry, multiprocess_mode="livesum"
         )
@@ -52,18 +53,18 @@ class Metrics:
         self.retries = counter("memory_retries", "Batches halved for want of memory.")
 
     def request(self, route: str, status: int, seconds: float) -> None:
-        """One request was answered, or its client left (499)."""
+        """Count a request that was answered, or whose client left (499)."""
         self._requests.labels(route, str(status)).inc()
         self._latency.labels(route).observe(seconds)
 
     def stages(self, timing: Timing, waited: float) -> None:
-        """Where the time of one query went."""
+        """Count the time of one query, by stages."""
         self._stages.labels("queue").observe(waited)
         for name in ("retrieve", "fetch", "encode", "cross"):
             self._stages.labels(name).observe(getattr(timing, f"{name}_ms") / 1e3)
 
     def batch(self, queue: str, items: int, seconds: float) -> None:
-        """A batch was computed."""
+        """Count a batch that was computed."""
         self._sizes.labels(queue).observe(items)
         self._batches.labels(queue).observe(seconds)
         self._look()

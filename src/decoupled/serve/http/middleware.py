@@ -21,7 +21,8 @@ from decoupled.serve.http.responses import Json, RequestProblem, problem_of
 access_log = logging.getLogger("decoupled.access")
 
 LEFT = 499
-"""What is logged for a client that did not wait; nobody is there to read it."""
+"""Status in logs and metrics for a client that closed the connection before its answer."""
+# A client's request id goes into logs and headers, so only plain characters are taken.
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 ErrorShape = Callable[[RequestProblem], tuple[int, JsonObject]]
@@ -48,7 +49,7 @@ class Middleware:
         self._metrics, self._errors, self._place = metrics, errors, place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Answer one request: check access, read its body, run the application, log it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -68,6 +69,7 @@ class Middleware:
             problem = problem_of(error, self._place())
             if problem.status == 500:
                 logging.getLogger(__name__).exception("request %s failed", entry.id)
+            # Once the head of an answer was sent, there can be no other answer.
             if not entry.status:
                 await self._error(scope["path"], problem, entry.id)(scope, receive, sending)
         finally:
@@ -127,6 +129,7 @@ async def until_left(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, 
         return {"type": "http.disconnect"}
 
     work = asyncio.ensure_future(app(scope, replay, send))
+    # The body was read, so the only message that is left is that the client went.
     watch = asyncio.ensure_future(receive())
     try:
         await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
@@ -134,6 +137,7 @@ async def until_left(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, 
             raise ClientLeft
         await work
     finally:
+        # The application may wait for the disconnect or for a result: both waits end here.
         left.set()
         work.cancel()
         watch.cancel()

@@ -18,7 +18,7 @@ from decoupled.serve.http.responses import Json
 from decoupled.serve.http.service import Service
 
 FEW = 5
-"""Faults that an error names."""
+"""Most unknown fields that an error names."""
 
 
 class AnyText(PathConvertor):

@@ -16,6 +16,7 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from decoupled.model.jsonable import JsonObject
 
 STATIC = Path(__file__).parents[1] / "page"
+# The page shows passages of any origin: no script, style or picture of theirs is loaded.
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -43,6 +44,7 @@ def routes(openapi: Callable[[], JsonObject], questions: Sequence[str]) -> APIRo
 
     @router.get("/static/{name}")
     async def part(name: str) -> FileResponse:
+        # Names are looked up and never joined to a path, so nothing outside the folder is served.
         if name not in parts:
             raise HTTPException(404)
         return FileResponse(parts[name], headers=HEADERS)
@@ -119,7 +121,7 @@ def fields(body: Schema) -> Iterator[str]:
 
 
 def kind(about: Schema) -> str:
-    """A type in a word or two."""
+    """The type of a field in a word or two."""
     if "$ref" in about:
         return str(about["$ref"]).rsplit("/", 1)[1]
     if "enum" in about:

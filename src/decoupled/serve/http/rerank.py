@@ -79,6 +79,7 @@ async def rerank(
     places: dict[str, list[int]] = {}
     for n in range(len(documents)):
         places.setdefault(query if isinstance(query, str) else query[n], []).append(n)
+    # Pairs of one query are one request, so that the query is encoded once.
     groups = {
         query: listed(
             {n: ids[n] for n in numbers if n in ids}, {n: texts[n] for n in numbers if n in texts}

@@ -40,7 +40,7 @@ class Json(Response):
 
 
 class LargeJson(Json):
-    """The same, written in small steps between which other threads run."""
+    """A large JSON document, written in small steps between which other threads run."""
 
     def render(self, content: Any) -> bytes:
         """The document's bytes."""

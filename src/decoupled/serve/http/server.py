@@ -113,7 +113,7 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """What a process serves, and how: plain data, which other processes are given."""
+    """What a process serves, and how: plain data, so that it can be sent to other processes."""
 
     place: str | Path
     limits: Limits
@@ -172,7 +172,7 @@ class JsonLines(logging.Formatter):
     FIELDS = ("request_id", "method", "route", "status", "ms")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """The record as one line of JSON."""
         time = datetime.fromtimestamp(record.created, timezone.utc)
         line: JsonObject = {
             "time": time.isoformat(timespec="milliseconds"),
@@ -187,7 +187,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_config(level: str) -> JsonObject:
-    """For `logging.config`: everything as JSON lines on stderr."""
+    """Settings for `logging.config.dictConfig` that write JSON lines to stderr."""
     handler = {"class": "logging.StreamHandler", "formatter": "json", "stream": "ext://sys.stderr"}
     return {
         "version": 1,
@@ -211,6 +211,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise InputError(f"{host} is no address of this machine ({error.strerror})") from None
     try:
+        # A server that starts again need not wait for the last connections of the one before.
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(address)
     except OSError as error:
@@ -257,7 +258,7 @@ def listen(
         mallopt = ctypes.CDLL(None).mallopt
         for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
             mallopt(option, 1 << 20)
-    # What is loaded stays: looking through it for garbage would stop everything for a tenth of a second.
+    # What is loaded stays: to look through it for garbage would stop the server for 0.1 s.
     gc.collect()
     gc.freeze()
     # While a thread computes in Python, each read of a socket waits so long for the interpreter.

@@ -35,12 +35,12 @@ COMPARISONS = 8
 """Comparisons with the joint model that may wait: each takes as long as a cross-encoder takes."""
 
 Requests = Sequence[Request]
-"""What one client sent together."""
+"""The requests that one client sent together."""
 Change = Callable[[Index], JsonObject]
-"""Changes an index, and says what it did."""
+"""A function that changes an index, and returns what it did."""
 Clients = Sequence[Requests]
 Outcomes = list[list[Outcome] | Exception]
-"""What became of each client's requests."""
+"""The outcomes of each client's requests, or the error of all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class Computed:
 
     @property
     def usage(self) -> dict[str, int]:
-        """The same, as vLLM and Jina say it."""
+        """The number of tokens in the form of vLLM and Jina."""
         return {"prompt_tokens": self.tokens, "total_tokens": self.tokens}
 
     @property
@@ -90,7 +90,7 @@ class Computed:
 
 
 class Service:
-    """One engine behind batchers."""
+    """Runs queries, changes and comparisons of one engine, each kind in a batcher of its own."""
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
         self.limits = limits
@@ -112,7 +112,7 @@ class Service:
 
     @property
     def place(self) -> str:
-        """Where the index lies."""
+        """Path or address of the index; empty without one."""
         return "" if self.engine.index is None else self.engine.index.location.name
 
     @property
@@ -123,7 +123,7 @@ class Service:
 
     @property
     def trained_split(self) -> bool:
-        """Were the weights trained split? Then nobody taught the joint model that they make to answer."""
+        """Whether the weights were trained split; as a joint model they were then never trained."""
         if self.engine.index is None:
             return False
         source = self.engine.index.source
@@ -142,6 +142,7 @@ class Service:
             if isinstance(outcome, Exception):
                 raise outcome
             assert isinstance(outcome, Hits | Answers), "no route asks for labels"
+            # A client that named its documents must get a score for each of them.
             if not request.retrieve:
                 outcome.check_whole()
             self.metrics.stages(outcome.timing, waited)
@@ -151,11 +152,11 @@ class Service:
         return Computed(results=results, waited=waited, characters=sent, device=device)
 
     async def in_thread(self, work: Callable[..., T], *args: Any) -> T:
-        """What would hold the event loop, one after the other."""
+        """Run in a thread what would hold up the event loop; one call at a time."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
     async def reply(self, content: Any, computed: Computed) -> Json:
-        """The answer to a query."""
+        """The response to a query; a large one is written in a thread."""
         headers = computed.headers
         if computed.size <= SMALL:
             return Json(content, headers=headers)
@@ -216,19 +217,19 @@ class Service:
         await asyncio.to_thread(lambda: self._newest().runtime)
 
     async def cut(self, texts: list[str], tokens: int, *, keep_end: bool = False) -> list[str]:
-        """Texts of at most so many tokens."""
+        """Cut texts to at most `tokens` tokens, at their end or with `keep_end` at their beginning."""
         if max(map(len, texts), default=0) <= tokens:
             return texts
         cut = partial(self.engine.runtime.tokenizer.cut, keep_end=keep_end)
         return await self.in_thread(cut, texts, tokens)
 
     def check_texts(self, texts: Iterable[str]) -> None:
-        """Raise a `Problem` where a text is beyond the limit."""
+        """Raise a `RequestProblem` where a text is longer than the limit."""
         longest = max(map(len, texts), default=0)
         self.limits.check("characters", "the length of a text", longest)
 
     async def close(self) -> None:
-        """Finish what was accepted."""
+        """Finish the requests that were accepted, then stop all threads."""
         await asyncio.gather(self._reads.close(), self._comparisons.close(), self._writes.close())
         self._thread.shutdown()
 
@@ -238,7 +239,7 @@ class Service:
         return self._computed(self._live.refresh(), clients, cancelled)
 
     def _compare(self, clients: Clients, cancelled: IsCancelled) -> Outcomes:
-        """The same requests through the same weights unsplit, reading the same passages."""
+        """Run requests through the same weights unsplit, on the passages that the split model would read."""
         engine = self._live.refresh()
         rereads = [
             [replace(r, retrieve=False, ids=(), texts=tuple(engine.passages(r))) for r in requests]
@@ -246,6 +247,7 @@ class Service:
         ]
         if engine.index is None:
             raise InputError("comparing with the joint model needs an index")
+        # Loaded when first asked for, and again once the index was replaced.
         if self._joint is None or self._joint[0] is not engine.index:
             self._joint = engine.index, Engine(open_joint(engine.index.source))
         return self._computed(self._joint[1], rereads, cancelled)
@@ -299,6 +301,7 @@ class Service:
         stored, query = len(request.ids), len(request.query)
         if request.retrieve:
             stored += self.engine.reads(request)
+        # About four characters to a token; a stored passage is taken for 128 tokens.
         text_tokens = (sum(map(len, _texts(request))) - query) // 4
         pairs = stored + len(request.texts)
         return stored * 128 + text_tokens + pairs * (query // 4 + 2) + 8

@@ -40,7 +40,7 @@ WRITER_SECONDS = 20.0
 def supervise(
     served: Served, taken: socket.socket, workers: int, ready: Callable[[], None]
 ) -> None:
-    """Serve by so many processes until a signal; `ready` is called when all of them are."""
+    """Serve by `workers` processes until a signal; `ready` is called when all of them listen."""
     dictConfig(log_config(served.log_level))
     memory = served.memory and max(1, served.memory // workers)
     limits = replace(served.limits, writer_seconds=min(WRITER_SECONDS, served.limits.seconds / 2))
@@ -59,15 +59,17 @@ def supervise(
                 _watch(team, stop)
         finally:
             for worker in team:
+                # All are told before any is waited for, so that they finish at the same time.
                 worker.process.terminate()
             for worker in team:
                 worker.end()
 
 
 def _watch(team: list[ServerProcess], stop: Connection) -> None:
-    """Start those again that die, until a signal comes."""
+    """Start processes that die again, until a signal comes."""
     while stop not in (fired := wait([stop, *(worker.process.sentinel for worker in team)])):
         for worker in (worker for worker in team if worker.process.sentinel in fired):
+            # Waits before the restart, unless a signal comes first.
             if stop.poll(worker.died()):
                 return
             worker.start()
@@ -81,7 +83,7 @@ class ServerProcess:
         self._delay = 0.5
 
     def start(self) -> None:
-        """A process that loads and then listens."""
+        """Start a process that loads the engine and then listens."""
         self._begun = time.monotonic()
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
@@ -90,6 +92,7 @@ class ServerProcess:
                 target=work, args=(self._served, self._taken, theirs)
             )
             self.process.start()
+        # Only the child holds this end now, so that its death ends the pipe.
         theirs.close()
 
     def is_ready(self, stop: Connection) -> bool:
@@ -101,7 +104,8 @@ class ServerProcess:
         return True
 
     def died(self) -> float:
-        """Take note; how long to wait before it is started again, longer where it died soon."""
+        """Log that the process died; returns the seconds to wait before the next, more after early deaths."""
+        # It may have said that it listens before it died.
         while (fault := self._message()) is None:
             pass
         soon = time.monotonic() - self._begun < LONGEST
@@ -111,7 +115,7 @@ class ServerProcess:
         return self._delay
 
     def _message(self) -> str | None:
-        """What it says next: None when it listens, else why it does not."""
+        """The next message of the process: None when it listens, else why it does not."""
         try:
             message: str | None = self._pipe.recv()
         except (EOFError, OSError):
@@ -127,7 +131,7 @@ class ServerProcess:
 
 
 def work(served: Served, taken: socket.socket, parent: Connection) -> None:
-    """What a worker does; it says None when it listens, or why it cannot, and stops without its parent."""
+    """Run a worker: it sends None when it listens, or an error message, and stops if its parent dies."""
 
     def outlive() -> None:
         try:
@@ -144,7 +148,7 @@ def work(served: Served, taken: socket.socket, parent: Connection) -> None:
 
 
 def sockets(taken: socket.socket, count: int) -> list[socket.socket]:
-    """One for each process at the same address; the same one where the kernel does not divide connections."""
+    """One socket for each process at one address; one for all where the kernel cannot divide connections."""
     if sys.platform != "linux":
         return [taken] * count
     # Only now: it was bound without, so that no other server can hold the address.
@@ -159,7 +163,7 @@ def sockets(taken: socket.socket, count: int) -> list[socket.socket]:
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """These variables for what is started meanwhile."""
+    """Set environment variables for processes that are started within the block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ |= values
     try:

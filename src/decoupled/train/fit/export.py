@@ -50,6 +50,7 @@ def _pairs(sources: Sequence[str | Path]) -> list[tuple[str, str]]:
     try:
         pairs = [(p.query, p.passage) for source in sources for p in read_pairs(source)]
     except InputError:
+        # No pairs: each passage is paired with its first words as a query.
         texts = [p.text for p in read_passages(*sources)]
         pairs = [(" ".join(text.split()[:12]), text) for text in texts]
     if not pairs:
@@ -59,7 +60,7 @@ def _pairs(sources: Sequence[str | Path]) -> list[tuple[str, str]]:
 
 
 def exported_lines(facts: dict[str, object], model: str | Path) -> Iterator[str]:
-    """What `export` did of a model, in words."""
+    """Lines for a terminal that say what `export` wrote."""
     folder = Path(str(facts["model"]))
     if "inputs" in facts:
         yield f"{facts['file']}: the ranges of {facts['inputs']} inputs over {facts['pairs']} pairs"

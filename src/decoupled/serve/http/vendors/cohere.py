@@ -22,7 +22,7 @@ from decoupled.serve.http.responses import RequestProblem
 from decoupled.serve.http.service import Service
 
 DOCUMENTS_PER_UNIT = 100
-"""What Cohere counts as one search."""
+"""Number of documents that Cohere bills as one search."""
 
 
 class CohereV2(BaseModel, json_schema_extra={"example": EXAMPLE}):
@@ -151,6 +151,7 @@ async def reply(service: Service, body: RerankV1, request: Request) -> Response:
         documents,
         rank_fields=body.rank_fields,
         raw=body.raw_scores or body.use_activation is False,
+        # vLLM's -1 cuts to what the model reads at once; here longer documents are read in windows.
         max_tokens=body.max_tokens_per_doc or max(body.truncate_prompt_tokens or 0, 0),
     )
     show = body.return_documents
@@ -174,7 +175,7 @@ async def reply(service: Service, body: RerankV1, request: Request) -> Response:
 
 
 def from_cohere(body: RerankV1, request: Request) -> bool:
-    """Does Cohere's client, which expects no documents unless it asks for them, send this?"""
+    """Whether Cohere's client sent this, which expects no documents unless it asks for them."""
     name = request.headers.get("x-fern-sdk-name", "") or request.headers.get("user-agent", "")
     only = {"rank_fields", "max_chunks_per_doc"} & body.model_fields_set
     return name.lower().startswith("cohere") or bool(only)
@@ -187,7 +188,7 @@ def error(problem: RequestProblem) -> tuple[int, JsonObject]:
 
 
 def meta(version: str, count: int) -> JsonObject:
-    """What Cohere says about a request of so many documents."""
+    """The `meta` object of Cohere's replies for a request of `count` documents."""
     return {
         "api_version": {"version": version, "is_experimental": False},
         "billed_units": {"search_units": math.ceil(count / DOCUMENTS_PER_UNIT)},

@@ -85,7 +85,7 @@ def routes(service: Service) -> APIRouter:
 
 
 def error(problem: RequestProblem) -> tuple[int, JsonObject]:
-    """`error` and one of its words; it has statuses of its own for limits and load."""
+    """The status and JSON of a problem in this vendor's form, with its own statuses for limits and load."""
     statuses = {"limit": 413, "overloaded": 429, "backend": 424}
     words = {
         "backend": "Backend",

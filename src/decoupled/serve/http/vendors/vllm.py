@@ -115,6 +115,7 @@ def routes(service: Service) -> APIRouter:
             queries[0] if len(queries) == 1 else queries,
             documents,
             raw=body.use_activation is False,
+            # -1 cuts to what the model reads at once; here longer documents are read in windows.
             max_tokens=max(body.truncate_prompt_tokens or 0, 0),
         )
         in_order = sorted(ranked, key=lambda r: r.index)
@@ -132,7 +133,7 @@ def routes(service: Service) -> APIRouter:
 
 
 def error(problem: RequestProblem) -> tuple[int, JsonObject]:
-    """VLLM's error, which follows OpenAI's."""
+    """The status and JSON of a problem in vLLM's form, which follows OpenAI's."""
     kind = "BadRequestError" if problem.status < 500 else "InternalServerError"
     about = {"message": problem.message, "type": kind, "param": None, "code": problem.status}
     return problem.status, {"error": about}
