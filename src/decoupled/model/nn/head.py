@@ -32,6 +32,7 @@ class Head(nn.Module):
             x = x_BRD
         elif self.spec.pooling == "mean":
             weight = real_BR[..., None].to(x_BRD.dtype)
+            # Padding has weight 0, so it neither adds to the sum nor to the count.
             x = (x_BRD * weight).sum(1) / weight.sum(1)
         else:
             x = x_BRD[:, 0]

@@ -45,12 +45,12 @@ class HeadSpec:
 
     @property
     def outputs(self) -> int:
-        """How many numbers a row gives: a score, a start and an end, or a logit per label."""
+        """Numbers per row: one score, a start and an end, or a logit per label."""
         return {"rank": 1, "choice": 1, "span": 2, "classes": len(self.labels)}[self.kind]
 
     @property
     def signs(self) -> tuple[float, float]:
-        """What the logits of two classes are multiplied by: their sum is the log-odds of `rank_label`."""
+        """Factors of the two class logits; the weighted sum is the log-odds of `rank_label`."""
         return (1.0, -1.0) if self.rank_label == self.labels[0] else (-1.0, 1.0)
 
     @property

@@ -17,7 +17,7 @@ class TensorSpec(NamedTuple):
 
 
 Tensors: TypeAlias = dict[str, TensorSpec]
-"""By name."""
+"""Shape and type of each tensor, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,7 @@ class LinearSpec:
         tensors: Tensors = {}
         for factor, columns, rows in self.factors(name, inputs, outputs):
             tensors |= self._whole(factor, columns, rows)
+        # The bias belongs to the last factor, whose outputs are those of the whole matrix.
         if bias:
             tensors[f"{factor}.bias"] = TensorSpec((outputs,))
         return tensors
@@ -68,6 +69,7 @@ class LinearSpec:
     def _whole(self, name: str, inputs: int, outputs: int) -> Tensors:
         if self.bits is None:
             return {f"{name}.weight": TensorSpec((outputs, inputs))}
+        # Two 4-bit codes share a byte.
         packed, dtype = (inputs, "int8") if self.bits == 8 else (-(-inputs // 2), "uint8")
         groups = -(-inputs // (self.group or inputs))
         tensors = {

@@ -25,11 +25,11 @@ class Matrix:
     outputs: int
     bias: bool = True
     reads: Literal["rows", "tokens", "table"] = "rows"
-    """The rows that are computed, every token, or the table of relative positions."""
+    """What is multiplied by it: the computed rows, every token, or the table of relative positions."""
     units: Literal["outputs", "inputs"] = "outputs"
-    """The side on which units lie one after the other."""
+    """The side of the matrix along which units lie one after the other."""
     first: int = 0
-    """The first unit that it has a share of."""
+    """The first unit that the matrix has columns for; units before it have none."""
 
 
 class Part(ABC):
@@ -48,7 +48,7 @@ class Part(ABC):
 
     @property
     def memory_windows(self) -> int:
-        """Windows before its own that it reads, where a text has several."""
+        """The number of earlier windows of the same text that it reads."""
         return 0
 
     @property
@@ -59,11 +59,11 @@ class Part(ABC):
     @property
     @abstractmethod
     def units(self) -> int:
-        """How many there are."""
+        """The number of units: heads or neurons."""
 
     @property
     def unit_width(self) -> int:
-        """Columns of each."""
+        """Columns of each unit."""
         return 1
 
     @property
@@ -91,6 +91,7 @@ class Part(ABC):
         self, linear: LinearSpec, width: int, *, rows: int, tokens: int, table: int = 0
     ) -> int:
         """Multiply-adds of `rows` of `tokens`, with so many rows of relative positions."""
+        # Rows of the table are counted by `mixing`, which knows how many of them are used.
         counts = {"rows": rows, "tokens": tokens, "table": 0}
         matrices = sum(
             counts[m.reads] * linear.macs(m.inputs, m.outputs)

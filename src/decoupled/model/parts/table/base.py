@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from decoupled.model.parts.linear import WHOLE, Tensors, TensorSpec
 
 TOKENS = "embedding.tokens"
-"""What the names of its tensors begin with."""
+"""Prefix of the names of the tensors of the token table."""
 
 
 @dataclass(frozen=True, kw_only=True)
