@@ -93,8 +93,7 @@ def gather_rows_kernel(
     h = tl.arange(0, BH)
     c = tl.program_id(1) * BD + tl.arange(0, BD)
     from_H = scores + pair.to(tl.int64) * room * BH + h
-    # First the largest score of each head, then the sums: two passes over scores that fit the
-    # cache.
+    # First the largest score of each head, then the sums.
     peak_H = tl.full([BH], float("-inf"), tl.float32)
     for n0 in range(0, keys, BN):
         n = n0 + tl.arange(0, BN)
