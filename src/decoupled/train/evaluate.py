@@ -305,7 +305,7 @@ def judged_answers(
 def answer_scores(
     predicted: PredictedSpans, examples: Examples, threshold: float | None
 ) -> tuple[Floats, Floats]:
-    """Exact match and F1 of each question; no answer where its score exceeds the best span's by `threshold`."""
+    """Exact match and F1 of each question; none is given where no answer scores `threshold` higher."""
     assert examples.truth is not None
     rows = []
     for question in np.unique(examples.question):

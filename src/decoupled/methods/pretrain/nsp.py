@@ -14,13 +14,13 @@ from decoupled.methods.pretrain.texts import TextBatch
 
 
 class Nsp(Mlm):
-    """The first state says which of the labels a pair has."""
+    """Adds a head that classifies the pair from its first state."""
 
     build: ClassVar[Builder] = staticmethod(following)
     classes: ClassVar[int] = 2
 
     def make_heads(self) -> None:
-        """Two heads."""
+        """Create the language head and the pair head."""
         super().make_heads()
         width = self.student.spec.encoder.width
         self.pooled, self.pair = nn.Linear(width, width), nn.Linear(width, self.classes)
@@ -38,6 +38,7 @@ class Nsp(Mlm):
 
     def judge(self, y_BTD: Tensor) -> Tensor:
         """`[B,classes]` what the pairs are."""
+        # BERT's pooler: the first state through a tanh layer.
         logits: Tensor = self.pair(torch.tanh(self.pooled(y_BTD[:, 0])))
         return logits
 

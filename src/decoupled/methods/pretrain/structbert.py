@@ -24,6 +24,7 @@ class Structbert(Nsp):
         """What was hidden, what was moved, and the label of the pair."""
         how = self.settings
         chosen_BT = self.choose(batch, batch.free, draw)
+        # Hidden and shuffled tokens are disjoint, so each has one target.
         source_BT, moved_BT = masking.shuffle(
             batch.free & ~chosen_BT, how.shuffled, draw, window=how.window
         )

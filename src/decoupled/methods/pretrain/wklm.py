@@ -13,10 +13,10 @@ DROPPED = 0.05
 
 
 class Wklm(Mlm):
-    """Few words are hidden, none of a name. What stands beside a name says whether it was exchanged."""
+    """Few words are hidden, none of a name; the tokens beside a name say whether it was exchanged."""
 
     def make_heads(self) -> None:
-        """Two heads."""
+        """Create the language head and the head for names."""
         super().make_heads()
         self.dropped = nn.Dropout(DROPPED)
         self.name = nn.Linear(2 * self.student.spec.encoder.width, 2)
@@ -29,6 +29,7 @@ class Wklm(Mlm):
         losses, seen = self.guess(y_BTD, batch, chosen_BT)
         if batch.mentions is None:
             return losses, seen
+        # P(e|C) from [h_before; h_after], the boundary states of the mention (WKLM).
         beside_BM2D = torch.stack([_rows(y_BTD, batch.mentions[..., n]) for n in (0, 1)], 2)
         logits_BM2 = self.name(self.dropped(beside_BM2D.flatten(2)))
         loss, accuracy = cross_entropy(logits_BM2.flatten(0, 1), _labels(batch.mentions))

@@ -68,7 +68,7 @@ class KeepNeurons(Method):
         return narrowed(spec, "ffn", self.kept)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        """Rows of the first map, columns of the second, and means into its bias."""
+        """Cut rows of the first matrix and columns of the second, and fold means into its bias."""
         moved, kept, blocks = dict(weights), dict(self.kept), blocks_of(before, "ffn")
         for number, mean in self.means:
             name = f"{blocks[number].prefix}down"
@@ -77,6 +77,7 @@ class KeepNeurons(Method):
                 down = whole(weights, name)
                 lost = mean.to(down, copy=True)
                 lost[list(kept[number])] = 0
+                # E[W a] of the lost neurons is W mean(a): added to the bias, the mean output stays.
                 moved[bias] = weights[bias] + down @ lost
         return cut_units(moved, before, "ffn", self.kept)
 
@@ -87,7 +88,7 @@ class KeepNeurons(Method):
 
 @torch.no_grad()
 def _means(model: Model, sample: Prepared) -> tuple[tuple[int, Tensor], ...]:
-    """Mean of each neuron over the sample, by slot."""
+    """The mean activation of each neuron over the sample, by slot."""
     sums: dict[int, Tensor] = {}
     counts: dict[int, int] = {}
 

@@ -138,7 +138,7 @@ def _no_answer(
     results: Sequence[Answers],
     f1: Callable[[Sequence[Answers], Sequence[ReadQuestion]], Floats],
 ) -> float | None:
-    """The least score at which answering pays if half of the questions have no answer; None if all have one."""
+    """The least score at which answering pays if half of the questions have none; None if all have one."""
     none = np.array([not one.golds for one in questions])
     if none.all() or not none.any():
         return None
