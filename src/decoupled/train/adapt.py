@@ -217,7 +217,7 @@ def collect(
     # cache.
     cache_key = [index.manifest.fingerprint, str(index.store.snapshot.version), str(recipe.seed)]
     cache_key += [one.query for one in training_queries]
-    # Where no query's hash set it aside, one in ten does: there must be something to judge by.
+    # Where no query is set aside by its words, every tenth is: there must be some to judge by.
     aside = {one.query for one in training_queries if one.held} or {
         one.query for one in training_queries[::HELD]
     }
@@ -252,7 +252,6 @@ def _training_queries(
         return queries_from_passages(index, limit=limit, seed=seed, generator=queries)
     training_queries = read_training_queries(queries)[:limit]
     snapshot = index.refresh()
-    # Sorted, since the store reads rows in their order on disk.
     rows = np.random.default_rng(seed).permutation(snapshot.rows())[:SAMPLE]
     share = unknown_word_share(
         training_queries, (excerpt.text for excerpt in snapshot.texts(np.sort(rows)))

@@ -69,7 +69,7 @@ def keep(encoded: Encoded, layout: CodeLayout, device: torch.device) -> KeptBloc
     at = values.shape[1] if layout.scale_at is None else layout.scale_at
     codes = torch.empty(len(values), at, dtype=torch.uint8, device=device)
     tail = torch.empty(len(values), values.shape[1] - at, dtype=torch.uint8, device=device)
-    # 256 MiB at a time bounds the copy that pinning and the transfer make.
+    # 256 MiB at a time: a piece lies on the device twice while it is cut in two.
     step = max(1, (256 << 20) // max(1, values.shape[1]))
     for first in range(0, len(values), step):
         piece = torch.from_numpy(np.ascontiguousarray(values[first : first + step])).to(device)

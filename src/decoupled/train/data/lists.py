@@ -45,7 +45,7 @@ SHARED_WORDS = 0.5
 """Share of the words of the queries that the corpus must have; another language has fewer."""
 COPY = 0.75
 """Share of common words above which two texts are taken for copies of each other."""
-# Hash functions of a text's sketch, and a prime above every CRC-32 that is reduced by it.
+# The number of hash functions (a·x + b) mod p of a sketch, and their prime p.
 MARKS, PRIME = 32, (1 << 31) - 1
 ANY = 4
 """One candidate of so many to train on is drawn from all passages."""

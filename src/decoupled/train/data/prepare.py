@@ -128,7 +128,7 @@ def tokenise(pairs: Iterable[Pair], tokenizer: Tokenizer, task: Task, *, train: 
         raise InputError("the data holds no pairs; give at least one query and passage")
     queries, query_of = _unique([p.query for p in listed])
     texts, text_of = _unique([p.passage for p in listed])
-    # The last of equal texts gives the structure; equal texts have equal parses.
+    # The last of equal texts gives the structure; they are taken to have equal parses.
     structures = dict(zip(text_of.tolist(), (p.structure for p in listed), strict=True))
     windows = tokenizer.windows(texts, structures=[structures[n] for n in range(len(texts))])
     if task.head == "span":

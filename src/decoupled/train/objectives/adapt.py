@@ -244,7 +244,7 @@ class Adapt(Objective):
                 rank_kd(score_GC, target_GC, self.settings.temperature),
             )
         if weights.margin:
-            # Halved: `margin_mse` counts each pair of candidates twice.
+            # Halved, this is the variance of the errors within a group.
             parts["margin"] = weights.margin, losses.margin_mse(score_GC, target_GC) / 2
         if outputs.late is not None and weights.late:
             parts["late"] = weights.late, losses.kd(outputs.late, target_GC, 1.0, None)
