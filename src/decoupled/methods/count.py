@@ -77,7 +77,7 @@ def file_bytes(path: Path) -> int | None:
 
 
 def size_table(facts: dict[str, Any]) -> ResultTable:
-    """What `compare_sizes` gives of a `model` and its `tokens`, side by side."""
+    """A table of what `compare_sizes` returns, before and after side by side."""
 
     def number(value: float | None) -> str:
         return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.2f}"

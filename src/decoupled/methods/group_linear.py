@@ -60,7 +60,7 @@ class GroupUnit:
         return (*first, *self.plan, GroupLayer(outputs + self.inner, outputs, 1))
 
     def matrices(self, name: str) -> dict[str, Matrix]:
-        """Its matrices, by names that begin so."""
+        """Its matrices, by names that begin with `name`."""
         return {
             f"{name}.{n}.groups.{g}": Matrix(
                 inputs=layer.inputs // layer.groups,

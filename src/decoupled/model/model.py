@@ -228,7 +228,7 @@ class Model:
         return self.rebuild(replace(self.spec, heads=heads), {"did": "rank by", "label": label})
 
     def with_plain_table(self) -> Model:
-        """The same with a whole row for each token, whatever gives it; a table that knows positions stays."""
+        """The model with one full row per token in its table; a table that depends on positions stays."""
         embedding = self.spec.encoder.embedding
         plain = replace(embedding, table=None, bits=None)
         # A table whose vectors depend on positions has no single row per token to fold into.

@@ -93,7 +93,7 @@ class Encoded(Ragged):
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """What one pass of the input component yields: states, and a unit vector per text."""
+    """The result of the input component: states, and a unit vector per text."""
 
     states: States
     vectors: npt.NDArray[np.float32]

@@ -84,7 +84,7 @@ class CompressiveAttention(DotProductAttention):
         return self.rows_of(context.frame.mask(None), context)
 
     def _at(self, held: Remembered, row_B: Tensor, gap_B: Tensor, kind: Compressive) -> Remembered:
-        """What each window sees of the one in `row_B`, which begins `gap_B` tokens before it."""
+        """The states that each window sees of the one in `row_B`, which begins `gap_B` tokens earlier."""
         at, there_B1 = row_B.clamp(min=0), (row_B >= 0)[:, None]
         key = held.key[at]
         if kind.rotary is not None:

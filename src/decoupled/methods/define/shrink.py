@@ -37,7 +37,7 @@ class DefineEmbedding(Method):
     groups: int = 4
     """The most that a layer has."""
     steps: int = 100
-    """Of fitting the rows of the old table; define begins as the best of its rank, dextra needs some 500."""
+    """Steps of fitting the old table's rows; define starts as the best of its rank, dextra needs some 500."""
     seed: int = 0
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:

@@ -131,7 +131,7 @@ class KeepLayers(Method):
         return below, above
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Those layers in their order; the split stays between the same ones."""
+        """The spec with those layers in their order; the split stays between the same ones."""
         total, split = len(spec.layers), spec.split
         if not self.layers:
             raise self.undecided()

@@ -29,7 +29,7 @@ FAR = -(1 << 30)
 
 
 class Round(NamedTuple):
-    """What one hashing says of every token, `[B,H,T]` each."""
+    """The result of one hashing for every token, `[B,H,T]` each."""
 
     rank: Tensor
     """The token's place after sorting by bucket, padding last."""
@@ -162,7 +162,7 @@ def _hidden(codes: list[Tensor]) -> Tensor:
 def _filled(
     rounds: list[Round], q: Tensor, v: Tensor, chunk: int
 ) -> tuple[list[Round], Tensor, Tensor]:
-    """The same with padding up to whole chunks, which nothing sees."""
+    """The rounds, queries and values padded to whole chunks; nothing sees the padding."""
     tokens = q.shape[2]
     if not (more := -tokens % chunk):
         return rounds, q, v

@@ -78,7 +78,7 @@ class Electra(Mlm):
     def _generate(
         self, batch: TextBatch, chosen_BT: Tensor, place_M: Tensor, draw: torch.Generator
     ) -> tuple[Tensor, Losses, dict[str, Tensor]]:
-        """What stands at the chosen places: drawn by the generator, or any token where there is none."""
+        """Tokens for the chosen positions: drawn by the generator, or at random where there is none."""
         if self.generator is None:
             vocab = self.student.spec.encoder.embedding.vocab
             return (

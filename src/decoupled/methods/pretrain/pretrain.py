@@ -72,7 +72,7 @@ class Pretrained:
         return dict(vars(self))
 
     def table(self) -> ResultTable:
-        """Its losses and accuracies, before and after."""
+        """A table of the losses and accuracies, before and after."""
         learnt = f"learnt from {self.documents} documents of {self.tokens:,} tokens"
         return ResultTable(
             title=f"{self.objective} on documents that were set aside",

@@ -32,7 +32,7 @@ class TextBatch(Batch):
         return torch.cat([self.query_ids, self.passage_ids], 1)
 
     def reading(self, ids_BT: Tensor) -> TextBatch:
-        """The same batch with other tokens."""
+        """The batch with other token ids."""
         width = self.query_ids.shape[1]
         return replace(self, query_ids=ids_BT[:, :width], passage_ids=ids_BT[:, width:])
 

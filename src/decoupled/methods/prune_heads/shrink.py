@@ -42,7 +42,7 @@ class PruneHeads(Method):
     seed: int = 0
 
     def fit(self, model: Model, sample: Prepared | None) -> Method:
-        """Rank the heads, and say which stay."""
+        """Rank the heads, and decide which stay."""
         need_floats(model.spec, self.name)
         if self.minimum < 1 or self.steps < 1:
             raise SpecError(f"minimum={self.minimum}, steps={self.steps}; choose 1 or more")
@@ -84,7 +84,7 @@ class KeepHeads(Method):
 
     @classmethod
     def of(cls, kept: dict[int, list[int]]) -> KeepHeads:
-        """From a table by slot."""
+        """The method for a table of kept heads by slot."""
         return cls(kept=tuple((n, tuple(heads)) for n, heads in sorted(kept.items())))
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:

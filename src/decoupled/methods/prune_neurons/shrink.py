@@ -39,7 +39,7 @@ class PruneNeurons(Method):
     seed: int = 0
 
     def fit(self, model: Model, sample: Prepared | None) -> Method:
-        """Rank the neurons, and say which stay."""
+        """Rank the neurons, and decide which stay."""
         need_floats(model.spec, self.name)
         if self.multiple < 1:
             raise SpecError(f"multiple={self.multiple}; choose 1 or more")

@@ -116,7 +116,7 @@ def pack(codes_OI: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor, inputs: int) -> Tensor:
-    """What `pack` packed, as int8."""
+    """The codes that `pack` packed, as int8."""
     both = torch.stack([packed & 15, packed >> 4], -1).flatten(1)[:, :inputs].to(torch.int8)
     # Two's complement of four bits: 8..15 stand for -8..-1.
     return torch.where(both > 7, both - 16, both)

@@ -122,7 +122,7 @@ class Quantise(Method):
 
 
 def on_grid(weight_OI: Tensor, bits: int, group: int = 0) -> Tensor:
-    """What `encode` and decoding make of a matrix."""
+    """A matrix after `encode` and decoding."""
     codes, scale_OG = encode(weight_OI, bits, group)
     columns = weight_OI.shape[1]
     scale_OI = scale_OG.repeat_interleave(group or columns, 1)[:, :columns]

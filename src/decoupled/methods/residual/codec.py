@@ -72,7 +72,7 @@ class ResidualQuantiser:
 
     @cached_property
     def tables(self) -> ResidualTables:
-        """What a runtime needs to decode."""
+        """The tables that a runtime needs to decode."""
         return ResidualTables(
             bits=self.bits,
             id_at=self.scale_at + HALF.itemsize,

@@ -100,7 +100,7 @@ def _random_state(x: Tensor) -> tuple[Tensor, Tensor | None]:
 
 @contextmanager
 def _restored(state: tuple[Tensor, Tensor | None], x: Tensor) -> Iterator[None]:
-    """Within the block random numbers come again as they came after that state."""
+    """Within the block, random numbers repeat those drawn after that state."""
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
         torch.set_rng_state(state[0])
         if state[1] is not None:

@@ -77,7 +77,7 @@ class ShareLayers(Method):
         return list(self.picks)
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """The same layers with fewer slots."""
+        """The spec with the same layers and fewer slots."""
         if self.start == "best":
             raise self.undecided()
         if self.start in ("average", "aligned"):

@@ -48,7 +48,7 @@ class ResidualTables:
     """First byte of the centroid's number, an unsigned 16-bit little-endian integer."""
     centroids: Floats
     levels: Floats
-    """What each of the 2**bits codes stands for, in ascending order."""
+    """The values of the 2**bits codes, in ascending order."""
     spread: Floats
 
 
@@ -89,7 +89,7 @@ class Codec(Protocol):
 
     @property
     def layout(self) -> CodeLayout:
-        """What the bytes mean."""
+        """The layout of the bytes of one token."""
 
     def encode(self, states: States) -> Encoded:
         """The bytes of each token; states that are not finite are an `InputError`."""
@@ -98,7 +98,7 @@ class Codec(Protocol):
         """The states, written to the first rows of `out` where it is given."""
 
     def tensors(self) -> dict[str, Floats]:
-        """What `build_codec` needs besides the name and the width."""
+        """The tensors that `build_codec` needs besides the name and the width."""
 
 
 def float_tensor(tensors: Tensors, name: str, shape: tuple[int | None, ...]) -> Floats:

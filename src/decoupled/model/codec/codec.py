@@ -24,7 +24,7 @@ from decoupled.model.codec.scalar import FloatQuantiser, ScaledQuantiser
 from decoupled.model.states import Encoded, States
 
 RESIDUAL = "residual.codec"
-"""Where the residual quantiser stands in `decoupled.methods`."""
+"""The module of the residual quantiser in `decoupled.methods`."""
 StageKind = Literal["project", "fp32", "fp16", "int8", "int4", "residual"]
 
 NAMES = "fp32, fp16, int8, int4, residual:2, residual:4, and project:W before one of them"
@@ -44,7 +44,7 @@ class Quantiser(Protocol):
 
     @property
     def kind(self) -> Kind:
-        """How the bytes are read."""
+        """The kind of the codes, which says how their bytes are read."""
 
     @property
     def width(self) -> int:
@@ -69,7 +69,7 @@ class Quantiser(Protocol):
         """The rows of those bytes, into `out_NW`."""
 
     def tensors(self) -> dict[str, Floats]:
-        """What must be saved."""
+        """The tensors that must be saved, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ def parse_codec(name: str) -> tuple[Stage, ...]:
 
 
 def canonical(stages: tuple[Stage, ...]) -> str:
-    """The one spelling of those stages."""
+    """The canonical name of these stages."""
     return "+".join(map(str, stages))
 
 
@@ -260,7 +260,7 @@ class Chain:
 
     @property
     def layout(self) -> CodeLayout:
-        """What the bytes mean."""
+        """The layout of the bytes of one token."""
         quantiser = self.quantiser
         return CodeLayout(
             kind=quantiser.kind,
@@ -310,7 +310,7 @@ class Chain:
         return States(states_ND, encoded.lengths)
 
     def tensors(self) -> dict[str, Floats]:
-        """What `build_codec` needs besides the name and the width."""
+        """The tensors that `build_codec` needs besides the name and the width."""
         projected = self.projection.tensors() if self.projection else {}
         return projected | self.quantiser.tensors()
 

@@ -56,7 +56,7 @@ class FloatQuantiser:
         np.copyto(out_NW, codes.view(FLOATS[self.kind]))
 
     def tensors(self) -> dict[str, Floats]:
-        """Nothing to save."""
+        """An empty table: these quantisers have no tensors."""
         return {}
 
 
@@ -120,5 +120,5 @@ class ScaledQuantiser:
             )
 
     def tensors(self) -> dict[str, Floats]:
-        """Nothing to save."""
+        """An empty table: these quantisers have no tensors."""
         return {}

@@ -233,7 +233,7 @@ class PairEncoder(nn.Module):
     def frame(
         self, query_real_BQ: Tensor, passage_real_BP: Tensor, *, padded: bool | None = None
     ) -> Frame:
-        """Where the tokens of query and passage stand as one sequence."""
+        """The frame (positions and mask) of query and passage as one sequence."""
         # The passage follows the query's real tokens; with `offset`, it stands where it was
         # encoded.
         start = query_real_BQ.sum(1, keepdim=True)

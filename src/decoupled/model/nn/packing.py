@@ -60,7 +60,7 @@ class Ends:
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """Where the real tokens of a padded batch are."""
+    """The positions of the real tokens of a padded batch."""
 
     real: Tensor
     """`[B,T]`."""
@@ -80,7 +80,7 @@ class Packing:
 
     @cached_property
     def ends(self) -> Ends:
-        """Where each text is in the row of them all."""
+        """The ends of the texts in the packed row."""
         return Ends.of(self.real.sum(1), longest=self.real.shape[1])
 
     def first(self, x_1ND: Tensor) -> Tensor:

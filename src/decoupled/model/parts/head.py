@@ -32,7 +32,7 @@ class HeadDense:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadSpec:
-    """What is read off the last layer."""
+    """A head: what is read off the last layer, and how."""
 
     kind: HeadKind
     labels: tuple[str, ...] = ()

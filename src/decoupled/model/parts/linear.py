@@ -22,7 +22,7 @@ Tensors: TypeAlias = dict[str, TensorSpec]
 
 @dataclass(frozen=True, kw_only=True)
 class LinearSpec:
-    """By default whole and in floating point."""
+    """How a matrix is held; by default whole and in floating point."""
 
     rank: int | None = None
     """Two factors of this rank instead of one matrix."""
@@ -57,7 +57,7 @@ class LinearSpec:
             yield f"{name}.second", self.rank, outputs
 
     def tensors(self, name: str, inputs: int, outputs: int, *, bias: bool = True) -> Tensors:
-        """What holds a matrix of that name."""
+        """The tensors that hold a matrix of that name."""
         tensors: Tensors = {}
         for factor, columns, rows in self.factors(name, inputs, outputs):
             tensors |= self._whole(factor, columns, rows)

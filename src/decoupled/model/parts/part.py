@@ -104,11 +104,11 @@ class Part(ABC):
         return 0
 
     def shape(self) -> Part:
-        """What layers that share a slot must agree on."""
+        """The part without the options in which layers that share a slot may differ."""
         return self
 
     def keep(self, units: Sequence[int]) -> Self:
-        """The same with these units alone."""
+        """The part with only these units."""
         raise SpecError(
             f"{self.kind} has no heads or neurons that could be taken out; leave it whole"
         )

@@ -60,7 +60,7 @@ def attend(
 
 
 class _Codes(NamedTuple):
-    """What attention to codes needs, on either device."""
+    """The inputs of attention to codes, on either device."""
 
     q: Joined
     asking: Tensor

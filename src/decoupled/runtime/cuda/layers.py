@@ -149,14 +149,14 @@ def _move(
 
 
 def _out(layer: Layer, y_MI: Tensor, dtype: torch.dtype) -> Tensor:
-    """What attention adds to each row."""
+    """The change that attention adds to each row."""
     if layer.out.eight is None or y_MI.dtype != fp8.E4M3:
         return ops.linear(y_MI, layer.out)
     return fp8.linear(fp8.times(y_MI, fp8.ATTENDED), layer.out.eight, dtype)
 
 
 def _fed(layer: Layer, y: Joined) -> Tensor:
-    """What the feed-forward layer adds to each row."""
+    """The change that the feed-forward block adds to each row."""
     assert y.whole is not None
     if y.rounded is None or layer.up.eight is None or layer.down.eight is None:
         return ops.linear(ops.linear_active(y.whole, layer.up, layer.activation), layer.down)
@@ -174,7 +174,7 @@ def _attended(
     rows: int,
     passages: bool,
 ) -> Tensor:
-    """What the moving rows gather from their pair, `[M,I]`."""
+    """`[M,I]` values that the moving rows gather from their pair."""
     inner = layer.shape.inner
     # When every row moves, one product gives queries, keys and values.
     if passages and rows == pairs.query:
@@ -197,7 +197,7 @@ def _attended(
 
 
 def _first_attended(layer: Layer, x: Joined, pairs: Pairs) -> Tensor:
-    """What each pair's first row gathers, `[P,I]`, without keys and values.
+    """`[P,I]` values that each pair's first row gathers, computed without keys and values.
 
     With `k = W_k x + b_k`, a score is `q·k = (W_k' q)·x` plus the same number for every key, which softmax
     does not see; and values are averaged before `W_v`, not after. So one row a head is mapped, not every key.
@@ -220,7 +220,7 @@ def _first_attended(layer: Layer, x: Joined, pairs: Pairs) -> Tensor:
 def _codes_attended(
     layer: Layer, x: Joined, fold: Linear, z_NW: Tensor, pairs: Pairs, *, rows: int
 ) -> Tensor:
-    """What `rows` query rows of each pair gather where passages are still as stored, `[P·rows,I]`."""
+    """`[P·rows,I]` values that query rows of each pair gather while passages are still codes."""
     inner = layer.shape.inner
     every = rows == pairs.query
     by = layer.qkv if every else layer.key_value

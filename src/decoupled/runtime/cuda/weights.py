@@ -124,7 +124,7 @@ class DeviceWeights:
     device: torch.device
     dtype: torch.dtype
     embedding: Embedding
-    """In fp32: its rows are few, and everything depends on them."""
+    """The embedding in fp32: its rows are few, and everything depends on them."""
     layers: tuple[Layer, ...]
     down: Linear | None
     up: Linear | None

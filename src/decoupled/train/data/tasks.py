@@ -141,7 +141,7 @@ def by_head(task: Task, pairs: Sequence[Pair], spec: ModelSpec) -> tuple[Task, l
 
 
 def _head_names(task: Task, head: HeadSpec) -> dict[str, str]:
-    """What the head calls each class, by its own and the task's name of it in lower case."""
+    """The head's name of each class, by the head's and by the task's name in lower case."""
     ours = [name.lower() for name in task.labels]
     names = {name.lower(): name for name in head.labels}
     # Equal names in another order need no guess.

@@ -35,7 +35,7 @@ class Average:
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Within the block the weights are the averages."""
+        """Within the block, the weights are the averages."""
         self.swap()
         try:
             yield

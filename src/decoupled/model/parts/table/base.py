@@ -39,7 +39,7 @@ class Table(ABC):
         """Its parts, in the order of the ids. Tensors outside of their rows are for all tokens."""
 
     def keep(self, order: Sequence[int]) -> Table:
-        """The same for the given ids, in the given order."""
+        """The table for the given ids, in the given order."""
         return self
 
     def check(self, vocab: int, width: int) -> None:

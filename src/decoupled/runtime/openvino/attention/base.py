@@ -18,7 +18,7 @@ from decoupled.runtime.openvino.tokens import Tokens, Want
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NodeContext:
-    """What an attention needs beside its tokens."""
+    """The context of an attention: what it needs beside its tokens."""
 
     graph: Graph
     frame: NodeFrame
