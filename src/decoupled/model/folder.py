@@ -67,7 +67,7 @@ def starter_model() -> Path:
 
 
 def is_model(path: str | Path) -> bool:
-    """Is there a model folder at this path?"""
+    """Whether there is a model folder at this path."""
     return (Path(path) / SPEC).is_file()
 
 

@@ -105,7 +105,7 @@ class ProjectionSpec:
 
     width: int
     query: bool = True
-    """Does the query pass through it too, so that both sides share their statistics?"""
+    """Whether the query passes through it too, so that both sides share their statistics."""
     bits: int | None = field(default=None, metadata=LATER)
     """Bits of the codes that the model was trained to read, and the default of an index; None is 8."""
 
@@ -190,7 +190,7 @@ class ModelSpec:
         return classes
 
     def projected(self, side: Side) -> bool:
-        """Do the states of this side pass through the learned projection?"""
+        """Whether the states of this side pass through the learned projection."""
         return self.projection is not None and (side == "passage" or self.projection.query)
 
     def state_width(self, side: Side) -> int:
@@ -213,12 +213,12 @@ class ModelSpec:
         return self.text.query_tokens if side == "passage" and self.positions == "offset" else 0
 
     def is_input(self, name: str) -> bool:
-        """Does the tensor of that name belong to the input component (and so to the fingerprint)?"""
+        """Whether the tensor of that name belongs to the input component (and so to the fingerprint)."""
         own = ("embedding.", "projection.down.", VECTOR)
         return name.startswith((*own, *_prefixes(self.layers[: self.split])))
 
     def is_cross(self, name: str) -> bool:
-        """Does the tensor of that name belong to the cross component?"""
+        """Whether the tensor of that name belongs to the cross component."""
         own = ("heads.", "cross_embedding.", "stack.norm.", "projection.up.", LATE, EXITS)
         return name.startswith((*own, *_prefixes(self.layers[self.split :])))
 

@@ -58,7 +58,7 @@ def flags() -> frozenset[str]:
 
 
 def amx_works() -> bool | None:
-    """Does AMX work? None when it is not advertised, or nothing that would use it is installed."""
+    """Whether AMX works; None when it is not advertised, or nothing that would use it is installed."""
     if not any(flag.startswith("amx") for flag in flags()):
         return None
     installed = {name: release for name in _PROBES if (release := installed_version(name))}

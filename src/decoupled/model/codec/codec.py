@@ -112,7 +112,7 @@ def canonical(stages: tuple[Stage, ...]) -> str:
 
 
 def needs_fit(name: str) -> bool:
-    """Does that codec have tensors, so that it must be fitted on a sample?"""
+    """Whether that codec has tensors, so that it must be fitted on a sample."""
     return any(stage.kind in ("project", "residual") for stage in parse_codec(name))
 
 

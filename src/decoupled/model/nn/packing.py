@@ -21,7 +21,7 @@ except ImportError:  # torch before 2.10
 
 
 HAS_VARLEN = varlen is not None
-"""Has torch attention for texts in a row?"""
+"""Whether this torch has attention for several texts in one row."""
 LONGEST = 64
 """Lengths are rounded up to multiples of this, so that what is compiled for one length serves many."""
 

@@ -55,12 +55,12 @@ class HeadSpec:
 
     @property
     def reads_passages(self) -> bool:
-        """Does it read passage rows, which the last layer must then let advance?"""
+        """Whether it reads passage rows, which the last layer must then let advance."""
         return self.kind == "span" or self.pooling == "mean"
 
     @property
     def reads_all(self) -> bool:
-        """Does it pool over every row of both sides?"""
+        """Whether it pools over every row of both sides."""
         return self.kind != "span" and self.pooling == "mean"
 
     def tensors(self, width: int) -> Tensors:

@@ -16,7 +16,7 @@ from decoupled.model.parts.part import Part
 
 
 def in_slot(name: str) -> bool:
-    """Does the tensor of that name belong to the slot of a block?"""
+    """Whether the tensor of that name belongs to the slot of a block."""
     return name.startswith("stack.") and not name.startswith(("stack.norm.", "stack.relative."))
 
 

@@ -36,15 +36,15 @@ class Part(ABC):
     """The arithmetic of a block. Units are what pruning may take: heads or neurons, all of one width."""
 
     rowwise: ClassVar[bool] = False
-    """Is each row computed from itself alone?"""
+    """Whether each row is computed from itself alone."""
     relative: ClassVar[bool] = False
-    """Does it read the encoder's table of relative positions?"""
+    """Whether it reads the encoder's table of relative positions."""
 
     reads_source: ClassVar[bool] = False
-    """Does it read the source of the context, where there is one, instead of the other rows?"""
+    """Whether it reads the source of the context, where there is one, instead of the other rows."""
 
     below_split: ClassVar[bool] = True
-    """May it read a text alone, without the other one?"""
+    """Whether it can run on one text alone, below the split."""
 
     @property
     def memory_windows(self) -> int:
@@ -68,7 +68,7 @@ class Part(ABC):
 
     @property
     def alike(self) -> bool:
-        """May units change places, and be fewer, without any other change?"""
+        """Whether units are interchangeable, so that they can be reordered or removed freely."""
         return True
 
     @abstractmethod

@@ -25,7 +25,7 @@ to others between the products. So many heads of a row that asks alone, one afte
 
 
 def fits(rows: int, query: int, shape: ProductShape, codes: int) -> bool:
-    """Is it cheaper to attend to codes as they are than to make keys and values of them, and can it be done?
+    """Whether attending to codes is possible, and cheaper than making keys and values of them.
 
     A row that asks is mapped once for each head, a code twice for all heads.
     """

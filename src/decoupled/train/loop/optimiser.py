@@ -29,8 +29,7 @@ def optimiser_for(
     if not moving:
         raise InputError("nothing is to be trained: every parameter is frozen")
     groups = [
-        # Biases and norm weights are vectors; decay on them would shrink scales that nothing
-        # restores.
+        # BERT decays matrices alone, not biases and norm weights, which are vectors.
         {"params": [p for p in moving if p.ndim > 1], "weight_decay": settings.decay},
         {"params": [p for p in moving if p.ndim <= 1], "weight_decay": 0.0},
     ]

@@ -36,7 +36,7 @@ class AttentionModule(nn.Module):
     """
 
     compiles = True
-    """Is one compilation good for all layers?"""
+    """Whether one compilation serves all layers."""
     query: nn.Module
     key: nn.Module
     value: nn.Module

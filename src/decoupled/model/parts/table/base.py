@@ -27,7 +27,7 @@ class Table(ABC):
     """How rows of vectors are held for the ids of a vocabulary."""
 
     placed: ClassVar[bool] = False
-    """Do its vectors depend on the position too?"""
+    """Whether its vectors depend on the position too."""
 
     @property
     @abstractmethod
