@@ -38,7 +38,7 @@ class ComplexTable(nn.Module):
         holder.register_parameter("frequency", nn.Parameter(start.expand(shape).clone()))
 
     def forward(self, ids_BT: Tensor, position_BT: Tensor) -> Tensor:
-        """`[B,T,D]`."""
+        """`[B,T,D]` vectors of tokens, turned by their positions."""
         speed: Tensor
         if self.kind.share == "words":
             speed = self.get_parameter("frequency")

@@ -27,11 +27,11 @@ class Remember(Method):
     name: ClassVar[str] = "compressive"
 
     memory: int = 1
-    """Windows that are seen as they are."""
+    """The number of earlier windows that are seen as they are."""
     compressed: int = 1
-    """Windows before those, seen compressed."""
+    """The number of windows before those that are seen compressed."""
     rate: int = 4
-    """Tokens for each compressed state."""
+    """The number of tokens of each compressed state."""
     compress: Compress = "mean"
     tokens: int | None = None
     """The number of tokens of a window; by default as many as now."""

@@ -35,13 +35,13 @@ class DefineEmbedding(Method):
     """Widest layer, in multiples of the rank."""
     depth: int = 3
     groups: int = 4
-    """The most that a layer has."""
+    """The most groups of a layer."""
     steps: int = 100
     """Steps of fitting the old table's rows; define starts as the best of its rank, dextra needs some 500."""
     seed: int = 0
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """A table of that kind."""
+        """The spec with a token table of that kind."""
         need_floats(spec, self.name, tables=True)
         if self.steps < 0:
             raise SpecError(f"steps={self.steps}; choose 0 or more")

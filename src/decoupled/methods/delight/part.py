@@ -20,7 +20,7 @@ class Delight(Attention):
     """A DExTra unit narrows tokens to half the width, where one head as wide as that attends."""
 
     depth: int = 4
-    """Group linear layers of the unit."""
+    """The number of group linear layers of the unit."""
     expand: float = 2.0
     """Its widest layer, in multiples of the encoder's width."""
     groups: int = 8

@@ -37,7 +37,7 @@ class DelightLayers(Method):
     seed: int = 0
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Layers of that kind in place of each."""
+        """The spec with a DeLighT layer in place of each layer."""
         width, layers = spec.encoder.width, plain_layers(spec, self.name)
         if min(self.least, self.most) < 2 or self.expand < 1:
             raise SpecError(

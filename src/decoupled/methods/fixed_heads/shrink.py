@@ -88,7 +88,7 @@ class SetPatterns(Method):
     empty: Empty = "clamp"
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Layers with fixed heads."""
+        """The spec with fixed heads in the layers of these slots."""
         linear.need_floats(spec, FixHeads.name)
         table, layers = dict(self.given), list(spec.layers)
         for n, layer in enumerate(layers):

@@ -46,7 +46,7 @@ class LowRank(Method):
         return replace(self, factors=tuple(_moments(model, self.needed(sample)).items()))
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Blocks of low-rank matrices."""
+        """The spec with low-rank matrices in the chosen blocks."""
         if self.whiten and not self.factors:
             raise self.undecided()
         need_floats(spec, self.name)

@@ -175,7 +175,7 @@ def _filled(
 
 
 def _by(x: Tensor, index_BHT: Tensor) -> Tensor:
-    """`[B,H,T,…]` in another order of tokens."""
+    """`[B,H,T,…]` with the tokens in the order of `index_BHT`."""
     index = index_BHT if x.dim() == 3 else index_BHT[..., None].expand(-1, -1, -1, x.shape[-1])
     return x.gather(2, index)
 

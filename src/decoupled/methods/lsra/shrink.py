@@ -44,7 +44,7 @@ class LongShortLayers(Method):
     seed: int = 0
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Layers of that kind in place of each."""
+        """The spec with a Lite Transformer layer in place of each layer."""
         layers, light = plain_layers(spec, self.name), []
         if not self.sizes:
             raise SpecError("sizes=none; give the tokens that a kernel sees, such as 3/7/15")

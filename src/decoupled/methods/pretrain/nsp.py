@@ -37,7 +37,7 @@ class Nsp(Mlm):
         return losses | pair, seen | {"pair_accuracy": accuracy}
 
     def judge(self, y_BTD: Tensor) -> Tensor:
-        """`[B,classes]` what the pairs are."""
+        """`[B,classes]` logits of the pairs' labels."""
         # BERT's pooler: the first state through a tanh layer.
         logits: Tensor = self.pair(torch.tanh(self.pooled(y_BTD[:, 0])))
         return logits

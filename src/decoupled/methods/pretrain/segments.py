@@ -37,7 +37,7 @@ class Segments:
 
     @property
     def lengths(self) -> Places:
-        """Tokens of both stretches."""
+        """The number of tokens of both stretches."""
         return self.rows[:, 1] + self.rows[:, 3]
 
 

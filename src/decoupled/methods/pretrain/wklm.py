@@ -23,7 +23,7 @@ class Wklm(Mlm):
         spread(self.name)
 
     def losses(self, batch: TextBatch, draw: torch.Generator) -> tuple[Losses, dict[str, Tensor]]:
-        """The hidden words and the names."""
+        """Losses of the hidden words and of the names."""
         chosen_BT = self.choose(batch, batch.free & ~named(batch), draw)
         y_BTD = self.read(batch.reading(self.hide(batch, chosen_BT, draw)))
         losses, seen = self.guess(y_BTD, batch, chosen_BT)
@@ -37,7 +37,7 @@ class Wklm(Mlm):
 
 
 def named(batch: TextBatch) -> Tensor:
-    """`[B,T]` which tokens are of a name."""
+    """`[B,T]`, true for tokens of a name."""
     if batch.mentions is None:
         return torch.zeros_like(batch.free)
     before_BM, after_BM, label_BM = batch.mentions.unbind(-1)

@@ -88,7 +88,7 @@ class KeepHeads(Method):
         return cls(kept=tuple((n, tuple(heads)) for n, heads in sorted(kept.items())))
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Fewer heads in each layer."""
+        """The spec with fewer heads in each layer."""
         need_floats(spec, PruneHeads.name)
         blocks = blocks_of(spec, "attention")
         for number, kept in self.kept:

@@ -63,7 +63,7 @@ class KeepNeurons(Method):
     """Mean activations per slot; what those of lost neurons add goes to the bias."""
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Narrower feed-forward maps."""
+        """The spec with narrower feed-forward blocks."""
         need_floats(spec, PruneNeurons.name)
         return narrowed(spec, "ffn", self.kept)
 

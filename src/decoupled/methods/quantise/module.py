@@ -79,7 +79,7 @@ class QuantisedRows(nn.Module):
 
 @cache
 def adds_whole() -> bool:
-    """Whether products of bytes are exact here; without VNNI processors add two in 16 bits, which overflow."""
+    """Whether products of bytes are exact here; without VNNI two are added in 16 bits, which overflow."""
     most = torch.full((32, 64), TOP[8], dtype=torch.int8)
     return bool((torch._int_mm(most, most.T) == 64 * TOP[8] ** 2).all())
 

@@ -54,7 +54,7 @@ class Quantise(Method):
         return replace(self, ranges=tuple(_ranges(model, self.needed(sample)).items()))
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Coded matrices."""
+        """The spec with matrices, and perhaps the token table, as integer codes."""
         need_floats(spec, self.name, tables=self.embedding)
         if self.group < 0:
             raise SpecError(f"group={self.group}; choose 0 for whole rows, or a number of columns")

@@ -129,12 +129,12 @@ class Untie(Method):
     name: ClassVar[str] = "untie"
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Slot l for layer l."""
+        """The spec in which layer l uses slot l."""
         layers = [layer.in_slot(number) for number, layer in enumerate(spec.layers)]
         return with_layers(spec, layers)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        """A copy for every layer."""
+        """A copy of the shared tensors for every layer."""
         return in_layers(weights, zip(before.layers, after.layers, strict=True))
 
 

@@ -36,7 +36,7 @@ class Student(Method):
     seed: int = 0
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """The student's description."""
+        """The spec of the student."""
         total = len(spec.layers)
         count = total if self.layers is None else self.layers
         check_count(count, total, f"student layers={count}, but there are {total}")

@@ -47,13 +47,13 @@ class TreeText(Structure):
         return ids + (ids >= self.first) * (self.first - len(self.labels) + label - ids)
 
     def code(self, label: str, tokens: int) -> int:
-        """The id of a node."""
+        """The id of a node with that label over so many tokens."""
         name = label if label in self.labels else OTHER
         return self.first + self.labels.index(name) * SPAN + tokens
 
 
 class Node(NamedTuple):
-    """Characters of a text under a label."""
+    """A node: a label over the characters `start` to `end` of a text."""
 
     start: int
     end: int
@@ -61,7 +61,7 @@ class Node(NamedTuple):
 
 
 def sentence_tree(text: str) -> list[Node]:
-    """The sentences of a text."""
+    """A node for each sentence of a text."""
     nodes, at = [], 0
     for sentence in sentences(text):
         nodes.append(Node(at, at + len(sentence), SENTENCE))

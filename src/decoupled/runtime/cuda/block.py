@@ -26,7 +26,7 @@ class StateBlock:
     """Encoded rows with codes and tail apart: rows of codes alone are aligned, so they load faster."""
 
     codes: Tensor
-    """`[R, bytes]` uint8."""
+    """`[R, bytes]` uint8 codes of each row."""
     tail: Tensor
     """`[R, bytes]` uint8: the scale, and the centroid's number where there is one."""
 

@@ -27,9 +27,9 @@ class Rounded:
     """Rows in fp8: their values are `values · scale`."""
 
     values: Tensor
-    """`[M,C]` e4m3."""
+    """`[M,C]` rows in e4m3."""
     scale: Tensor
-    """`[M,1]` fp32."""
+    """`[M,1]` fp32 scale of each row."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,9 +37,9 @@ class Linear8:
     """A linear layer in fp8: `x @ (weight · scale').T + bias`."""
 
     weight: Tensor
-    """`[F,C]` e4m3."""
+    """`[F,C]` weights in e4m3."""
     scale: Tensor
-    """`[1,F]` fp32."""
+    """`[1,F]` fp32 scale of each output."""
     bias: Tensor
 
     @classmethod

@@ -217,11 +217,11 @@ class KernelTile:
 
 
 FULL = KernelTile(rows=64, keys=64, warps=4, stages=3)
-"""For layers that move every row: three tiles cover a query and a passage of ordinary length."""
+"""The tile for layers that move every row: three of them cover a query and a passage of ordinary length."""
 FEW = KernelTile(rows=32, keys=64, warps=2, stages=3)
-"""For query rows alone."""
+"""The tile for layers that move query rows alone."""
 ONE = KernelTile(rows=16, keys=64, warps=2, stages=3)
-"""For first rows alone; the tensor cores take no fewer than 16."""
+"""The tile for first rows alone; the tensor cores take no fewer than 16."""
 
 
 MOST_HEADS = 16

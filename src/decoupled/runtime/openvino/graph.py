@@ -56,7 +56,7 @@ class LoadedLinear:
         return self.weight.shape[1] if self.first is None else self.first.inputs
 
     def matrix(self) -> Floats:
-        """`[O,I]` in floats, whatever its form."""
+        """The whole matrix `[O,I]` in floats, whatever form it is held in."""
         weight = np.asarray(self.weight, np.float32)
         weight = weight if self.scale is None else weight * self.scale
         return weight if self.first is None else weight @ self.first.matrix()

@@ -105,7 +105,7 @@ class Feed(Protocol):
         """The batches as tensors; `first` numbers the first of them."""
 
     def tokens(self, groups: Any) -> int:
-        """Real tokens of one of them, for rates."""
+        """The number of real tokens of one batch, for rates."""
 
 
 class _Texts:

@@ -47,6 +47,6 @@ class Average:
         return {f"mean.{number}": mean for number, mean in enumerate(self._mean)}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
+        """Restore the averages from what `tensors` gave."""
         for number, mean in enumerate(self._mean):
             mean.copy_(tensors[f"mean.{number}"])
