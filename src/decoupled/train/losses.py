@@ -109,8 +109,8 @@ def kd(
 
 
 def binary(score_B: Tensor) -> Tensor:
-    # sigmoid(s) is the softmax of (s, 0).
     """A lone score as the two logits of yes and no, so that `kd` applies to it."""
+    # sigmoid(s) is the softmax of (s, 0).
     return torch.stack([score_B, torch.zeros_like(score_B)], -1)
 
 

@@ -124,7 +124,7 @@ def _largest(values: Tensor, sparsity: float) -> Tensor:
 
 def _in_blocks(weight_OI: Tensor, sparsity: float, size: int) -> Tensor:
     outputs, inputs = weight_OI.shape
-    # Padding is below any magnitude, so it is never kept.
+    # Padding is below any magnitude, so real weights are kept before it.
     padded = F.pad(weight_OI.abs(), (0, -inputs % size), value=-1.0)
     runs = padded.view(outputs, -1, size)
     order = runs.argsort(dim=-1, stable=True, descending=True)

@@ -109,7 +109,7 @@ def principal(x_ND: Floats, code_width: int) -> Projection:
 def orthogonal(width: int, seed: int) -> npt.NDArray[np.float64]:
     """A random rotation (Haar-distributed), the same for the same seed."""
     q, r = np.linalg.qr(np.random.default_rng(seed).standard_normal((width, width)))
-    # QR fixes the signs of R's diagonal arbitrarily; multiplying by them makes the rotation uniform.
+    # QR leaves the signs of R's diagonal to chance; multiplying by them makes the result uniform.
     return q * np.sign(np.diag(r))
 
 

@@ -129,7 +129,7 @@ class Chunk:
         Passages that are `sent` with the chunk begin where their rows do.
         """
         count = self.last - self.first
-        # A softmax over no keys would be NaN, so padding pairs see one query row and no passage row.
+        # A softmax over no keys would be NaN, so padding pairs see one query row.
         numbers[:, count:] = np.array([0, 1, 0, room.tokens, 0])[:, None]
         own = numbers[:, :count]
         own[0], own[1], own[4] = self.asker, self.asks, self.length

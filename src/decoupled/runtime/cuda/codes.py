@@ -50,7 +50,7 @@ def attend(
     q_HMK = q.query.view(-1, heads, width).transpose(0, 1)
     # [H,M,K] x [H,K,W] -> [H,M,W]: queries in the space of the codes.
     asking_HMW = torch.bmm(q_HMK, key_HKW)
-    # Query rows have keys and values of their own, so both kinds of scores share one softmax.
+    # Query rows have keys and values of their own; both kinds of scores share one softmax.
     step = _gather_cuda if z_NW.is_cuda else _gather
     own_MI, mean_HMW = step(_Codes(q, asking_HMW, k, v, z_NW, biases, pairs, shape))
     own_HMK = own_MI.view(-1, heads, width).transpose(0, 1)

@@ -73,7 +73,7 @@ class LoadedLinear:
 
     def after(self, first: LoadedLinear) -> LoadedLinear:
         """The layer that computes `first` and then this one."""
-        # Multiplied out, the matrix would cost more than the factors where the rank is below the inputs.
+        # Multiplied out, it would cost more than the factors where the rank is below the inputs.
         if self.first is not None and first.inputs > self.weight.shape[1]:
             return replace(self, first=self.first.after(first))
         weight, bias = self.matrix(), self.bias

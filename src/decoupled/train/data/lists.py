@@ -299,7 +299,7 @@ def _passage(excerpt: Excerpt) -> Passage:
 
 def marks_of(texts: Sequence[Passage]) -> Ints:
     """`[texts,MARKS]` MinHash sketch of each text's words: two agree as often as words are shared."""
-    # Always the same hash functions, since sketches of different calls are compared.
+    # Always the same hash functions, so that a run can be repeated.
     draw = np.random.default_rng(0)
     times, plus = draw.integers(1, PRIME, (2, MARKS))
     smallest = np.zeros((len(texts), MARKS), np.int64)
