@@ -46,7 +46,7 @@ class AnswerPlatt:
 
     def __call__(self, shares: Floats, weight: float) -> Floats:
         """The probability of each, by its share of all spans and the logarithm of their weight."""
-        # A share may underflow to 0, whose logarithm would make the probability a NaN.
+        # A share may underflow to 0, whose logarithm is infinite.
         logs = np.log(np.maximum(shares, 1e-30))
         return sigmoid(self.share * logs + self.weight * weight + self.offset)
 

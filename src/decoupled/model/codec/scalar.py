@@ -108,7 +108,7 @@ class ScaledQuantiser:
 
     def unpack(self, codes: Bytes, out_NW: Floats) -> None:
         """The rows of those bytes, into `out_NW`."""
-        # The scale lies at the end of each token's bytes; the view needs them to be contiguous.
+        # The scale lies at the end of each token's bytes; the view needs these to be contiguous.
         scale_N1 = codes[:, self.scale_at :].view(HALF).astype(np.float32)
         if self.kind == "int8":
             np.multiply(codes[:, : self.scale_at].view(np.int8), scale_N1, out=out_NW)

@@ -25,7 +25,7 @@ _CLASSES: dict[HeadKind, str] = {
     "span": "ForQuestionAnswering",
     "choice": "ForMultipleChoice",
 }
-# The tanh approximation of gelu has three names in transformers; all compute the same numbers.
+# The tanh approximation of gelu has three names in transformers; all mean the same function.
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_python": "gelu",

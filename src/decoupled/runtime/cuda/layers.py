@@ -71,7 +71,7 @@ class Crossing:
             moves = not layer.frozen and not (last and rows_read == "first")
             fold = self.folded[number] if number < len(self.folded) else None
             rows = 1 if last else self.pairs.query
-            # Passages that no layer has changed yet can be attended to as codes, if that is cheaper.
+            # Passages that no layer has changed can be attended to as codes, if that is cheaper.
             fits = codes.fits(rows, self.pairs.query, layer.shape, z_NW.shape[1])
             coded = fold is not None and not moves and x.passage is None and fits
             if (moves or (last and not coded)) and x.passage is None:
