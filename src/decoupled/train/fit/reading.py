@@ -24,7 +24,7 @@ from decoupled.search.results import Answers
 from decoupled.train.fit.answers import ReadQuestion
 
 KEEPS = (0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0)
-"""Shares that are tried. Development data have few passages, so what suffices there suffices for more."""
+"""Shares that are tried. Development data have few passages; a search among many needs no smaller share."""
 MOST = ReadingLoss(ndcg=0.002, f1=0.001)
 """Losses up to which reading fewer candidates counts as good as reading all."""
 
