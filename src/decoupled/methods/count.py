@@ -19,7 +19,7 @@ from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import prepare
 
 TOKENS = (16, 128)
-"""Query and passage that the arithmetic is counted for."""
+"""Tokens of the query and the passage that the arithmetic is counted for."""
 
 
 def parameters(spec: ModelSpec) -> int:
@@ -34,7 +34,7 @@ def weight_bytes(spec: ModelSpec) -> int:
 
 
 def pair_macs(spec: ModelSpec, query: int, passage: int) -> dict[str, int]:
-    """MACs once per passage, once per query, and for each pair as the first head reads it."""
+    """Multiply-adds once per passage, once per query, and for each pair as the first head reads it."""
     return asdict(work(spec, query=query, passage=passage))
 
 
@@ -47,7 +47,7 @@ def compare_sizes(
     judged: Sequence[Pair] | None = None,
     task: str = "pairs",
 ) -> dict[str, dict[str, Any]]:
-    """Parameters, bytes and arithmetic of both, and on judged pairs their scores."""
+    """Parameters, bytes and arithmetic of both models, and their scores on judged pairs."""
     sparse = any(method.name == "prune-weights" for method in methods)
     compared: dict[str, dict[str, Any]] = {}
     for name, model, in_file in zip(("before", "after"), (before, after), files, strict=True):
@@ -71,13 +71,13 @@ def compare_sizes(
 
 
 def file_bytes(path: Path) -> int | None:
-    """Of the weights as a model folder holds them; a checkpoint of another kind has none."""
+    """Bytes of the weights in a model folder; None for a checkpoint of another kind."""
     file = path / WEIGHTS
     return file.stat().st_size if file.is_file() else None
 
 
 def size_table(facts: dict[str, Any]) -> ResultTable:
-    """What `compare_sizes` gives of a `model` and its `tokens`, side by side."""
+    """A table of what `compare_sizes` returns, before and after side by side."""
 
     def number(value: float | None) -> str:
         return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
@@ -98,9 +98,10 @@ def size_table(facts: dict[str, Any]) -> ResultTable:
 
 
 def sparse_bytes(weights: Weights) -> int:
-    """Bytes of the tensors when each is held as its values and a bit per place, where that is less."""
+    """Bytes of the tensors, each stored as its values and a bitmap where that takes less."""
     total = 0
     for tensor in weights.values():
+        # A bit for each weight says where the stored values go.
         sparse = int((tensor != 0).sum()) * tensor.element_size() + -(-tensor.numel() // 8)
         total += min(tensor.nbytes, sparse)
     return total

@@ -17,7 +17,7 @@ from decoupled.model.spec import ModelSpec
 
 
 def plain_layers(spec: ModelSpec, method: str) -> Sequence[LayerSpec]:
-    """The layers, where each has ordinary attention and positions come with the embedding."""
+    """The layers, checked to have ordinary attention and positions that come with the embedding."""
     need_floats(spec, method)
     keyless = any("attention.key" not in one.attention.matrices(1) for one in spec.layers)
     if keyless or any(b.linear != WHOLE or not b.part.alike for b in spec.encoder.blocks):
@@ -32,7 +32,7 @@ def plain_layers(spec: ModelSpec, method: str) -> Sequence[LayerSpec]:
 
 
 def fresh(after: ModelSpec, copied: Weights, seed: int) -> dict[str, Tensor]:
-    """New tensors, and those that are known and of the same shape."""
+    """Random tensors for the new spec, replaced by known ones where the shape is the same."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         random = PairEncoder(after).state_dict()

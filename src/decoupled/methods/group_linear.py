@@ -19,9 +19,9 @@ from decoupled.model.parts.norm import NormSpec
 from decoupled.model.parts.part import Matrix
 
 LEAST = 8
-"""Widths between the layers are multiples of it: what matrix units of processors like."""
+"""Widths between the layers are multiples of this, which suits the matrix units of processors."""
 NORM = NormSpec(eps=1e-5)
-"""Of a layer: over the columns of a group, the same for all groups."""
+"""The norm of a layer: over the columns of a group, the same for all groups."""
 
 
 class GroupLayer(NamedTuple):
@@ -39,28 +39,28 @@ class GroupUnit:
     inputs: int
     plan: tuple[GroupLayer, ...]
     project: bool = True
-    """Does a whole layer come first? What it gives is then the input that the others see again."""
+    """Whether a whole layer comes first, whose output is then the input that the others see again."""
     norm: NormSpec | None = NORM
     shuffle: bool = True
-    """Do groups exchange columns after each group linear layer?"""
+    """Whether groups exchange columns after each group linear layer."""
     activation: Activation = "silu"
     linear_end: bool = False
-    """Is the last layer a bare matrix?"""
+    """Whether the last layer is a bare matrix."""
 
     @property
     def inner(self) -> int:
-        """Columns of the input that its layers see again."""
+        """The number of columns of the input that its layers see again."""
         return self.plan[0].inputs
 
     @cached_property
     def layers(self) -> tuple[GroupLayer, ...]:
-        """All of them, the whole ones included."""
+        """All layers, the whole ones included."""
         outputs = self.plan[-1].outputs
         first = (GroupLayer(self.inputs, self.inner, 1),) if self.project else ()
         return (*first, *self.plan, GroupLayer(outputs + self.inner, outputs, 1))
 
     def matrices(self, name: str) -> dict[str, Matrix]:
-        """Its matrices, by names that begin so."""
+        """Its matrices, by names that begin with `name`."""
         return {
             f"{name}.{n}.groups.{g}": Matrix(
                 inputs=layer.inputs // layer.groups,
@@ -72,7 +72,7 @@ class GroupUnit:
         }
 
     def others(self, name: str) -> Tensors:
-        """Its norms."""
+        """The tensors of its norms, by name."""
         tensors: Tensors = {}
         for n, layer in enumerate(self.layers) if self.norm else ():
             tensors |= NORM.tensors(f"{name}.{n}.norm", layer.outputs // layer.groups)
@@ -98,6 +98,7 @@ def expand_and_reduce(
         raise SpecError(f"a unit of {depth} group layers; choose 2 or more")
     half = math.ceil(depth / 2)
     groups = [min(2 ** (n + 1), most) for n in range(half)]
+    # linspace(in, max, ⌈N/2⌉), then the same widths back; an odd depth has one middle layer.
     step = (widest - inputs) / max(1, half - 1)
     widths = [int(inputs + n * step) for n in range(half)]
     back = slice(depth % 2, None)
@@ -115,6 +116,7 @@ def expand(
     """DeFINE: every layer but the last is wider than the one before; groups fall to 1, again and again."""
     if depth < 2:
         raise SpecError(f"a unit of {depth} group layers; choose 2 or more")
+    # Groups count 1, 2, 4 … g_max, start over, and are reversed, so that they fall to 1.
     cycle = most.bit_length()
     groups = [2 ** (n % cycle) for n in range(depth)][::-1]
     step = (widest - inputs) / (depth - 1)
@@ -132,6 +134,7 @@ def _layers(
         )
     layers, width_in = [], inputs
     for n, width in enumerate(widths):
+        # Both neighbours must divide a width: the groups that write it and those that read it.
         unit = max(groups[n], groups[n + 1], LEAST)
         outer = math.ceil(width / unit) * unit
         layers.append(GroupLayer(width_in, outer, groups[n]))

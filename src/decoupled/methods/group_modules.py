@@ -29,6 +29,7 @@ class GroupLinear(nn.Module):
         """`[…,I]` to `[…,O]`."""
         y = self._product(x.reshape(*x.shape[:-1], len(self.groups), -1))
         if self.shuffle:
+            # Feature m of group a goes to m·g + a, so that the next layer's groups mix.
             y = y.transpose(-1, -2).reshape(y.shape)
         return (y if self.norm is None else self.norm(y)).flatten(-2)
 
@@ -38,6 +39,7 @@ class GroupLinear(nn.Module):
             each = zip(parts, x_NGI.unbind(-2), strict=True)
             return torch.stack([part(x) for part, x in each], -2)
         # One product for all groups: small ones would keep a GPU waiting for their launches.
+        # [G,I,O], for a batched product over the groups.
         weight_GIO = torch.stack([part.weight for part in parts]).mT
         bias_GO = torch.stack([part.bias for part in parts])
         flat_GNI = x_NGI.flatten(0, -3).transpose(0, 1)
@@ -46,7 +48,7 @@ class GroupLinear(nn.Module):
 
 
 def _untouched(part: nn.Module) -> bool:
-    """Is it a plain matrix that nobody watches or changes in training?"""
+    """Whether it is a plain matrix that no hook watches or changes in training."""
     watched = part._forward_pre_hooks or part._forward_hooks or "forward" in part.__dict__
     return type(part) is nn.Linear and not watched
 
@@ -71,6 +73,6 @@ class GroupStack(nn.ModuleList):
 
 
 def mix(x: Tensor, y: Tensor, groups: int) -> Tensor:
-    """Both beside each other in each group: `[x₁,y₁,x₂,y₂,…]`."""
+    """Both inputs beside each other in each group: `[x₁,y₁,x₂,y₂,…]`."""
     parts = [part.reshape(*part.shape[:-1], groups, -1) for part in (x, y)]
     return torch.cat(parts, -1).flatten(-2)

@@ -24,7 +24,7 @@ def grouped(graph: Graph, name: str, unit: GroupUnit, x_BTI: Node) -> Node:
 
 
 def _mixed(x: Node, y: Node, groups: int) -> Node:
-    """Both beside each other in each group."""
+    """Both inputs beside each other in each group."""
     if groups == 1:
         return op.concat([x, y], 2)
     parts = [op.reshape(part, integers(0, 0, groups, -1), True) for part in (x, y)]
@@ -40,12 +40,14 @@ def _layer(
         return graph.norm(y, f"{name}.{number}.norm", unit.norm) if unit.norm else y
     weight_GOI = np.stack([one.matrix() for one in matrices])
     bias_G1O = np.stack([one.bias for one in matrices if one.bias is not None])[:, None]
+    # [B,T,G·I] -> [B,G,T,I]
     x_BGTI = op.transpose(
         op.reshape(x, integers(0, 0, layer.groups, -1), True), integers(0, 2, 1, 3)
     )
     y_BGTO = op.add(op.matmul(x_BGTI, constant(weight_GOI), False, True), constant(bias_G1O))
     y = op.transpose(y_BGTO, integers(0, 2, 1, 3))
     if unit.shuffle:
+        # [B,T,G,O] -> [B,T,O,G], read again as G groups: the shuffle of the torch module.
         turned = op.transpose(y, integers(0, 1, 3, 2))
         y = op.reshape(turned, integers(0, 0, layer.groups, layer.outputs // layer.groups), True)
     if unit.norm:

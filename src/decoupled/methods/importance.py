@@ -25,9 +25,9 @@ from decoupled.train.losses import task_loss
 from decoupled.train.recipe import PLAIN, Distillation
 
 BlockName = Literal["attention", "ffn"]
-"""Of the blocks whose heads or neurons are judged."""
+"""The name of the blocks whose heads or neurons are judged."""
 LIMIT = 2000
-"""Groups of pairs that a score is estimated from, unless told otherwise."""
+"""The number of groups of pairs that a score is estimated from by default."""
 
 
 def batch_loss(net: PairEncoder, batch: Batch, sample: Prepared) -> Tensor:
@@ -58,7 +58,7 @@ def score_of(model: Model, sample: Prepared) -> float:
 def gated(
     net: PairEncoder, name: BlockName, gate: Callable[[int, Tensor], Tensor]
 ) -> Iterator[None]:
-    """Within the block `gate(slot, units[B,R,H,K])` stands in front of the map that joins them."""
+    """Apply `gate(slot, units[B,R,H,K])`, within the block, before the matrix that joins the units."""
     with ExitStack() as hooks:
         for slot, block in blocks_of(net.spec, name).items():
 
@@ -105,6 +105,7 @@ def importance(
     for batch in sample.batches(model, limit=limit, seed=seed):
         groups = len(batch.rows) // batch.per_group
         for number, gradient_GH in _gate_gradients(net, batch, sample, name, groups).items():
+            # I_h = E_x |∂L/∂ξ_h|: the absolute value is taken per example, before the mean.
             totals[number] = totals.get(number, 0) + gradient_GH.abs().sum(0)
         count += groups
     return {number: total / max(1, count) for number, total in totals.items()}
@@ -137,7 +138,7 @@ def _gate_gradients(
 def head_ablation(
     model: Model, sample: Prepared, score: Callable[[Model, Prepared], float] = score_of
 ) -> list[dict[str, float]]:
-    """Per head: the score without it, and the difference. One evaluation for each."""
+    """The score without each head, and the difference to the whole model; one evaluation per head."""
     whole = score(model, sample)
     rows = []
     for number, block in blocks_of(model.spec, "attention").items():

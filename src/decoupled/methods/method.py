@@ -39,14 +39,14 @@ class Method:
     """A way to make a model smaller. Subclasses are frozen data whose fields are the options."""
 
     name: ClassVar[str] = ""
-    """What the command line calls it; empty for what only `fit` makes."""
+    """The name on the command line; empty for methods that only `fit` makes."""
     finishes: ClassVar[bool] = False
     """It leaves nothing that could still be trained, so it is applied when training is over."""
     by_training: ClassVar[bool] = False
     """Its work is training: without it nothing has happened, or the model is of no use yet."""
 
     def fit(self, model: Model, sample: Prepared | None) -> Method:
-        """The same method with every decision taken."""
+        """The method with every decision taken, from the model and the data."""
         return self
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
@@ -60,21 +60,21 @@ class Method:
         return weights
 
     def retokenise(self, json: str) -> str:
-        """The tokenizer of the new model."""
+        """The tokenizer file of the new model."""
         return json
 
     @property
     def settled(self) -> float:
-        """Share of the steps of training after which the method is in full force."""
+        """The share of training steps after which the method is in full force."""
         return 0.0
 
     def trains(self, name: str) -> bool:
-        """Does the parameter of that name move while the method is in force?"""
+        """Whether the parameter of that name is trained while the method is in force."""
         return True
 
     @contextmanager
     def hook(self, student: PairEncoder, teacher: PairEncoder | None) -> BeforeSteps:
-        """In force while the student is trained."""
+        """A context that is active while the student is trained; it may yield a function for each step."""
         yield None
 
     def needed(self, sample: Prepared | None) -> Prepared:
@@ -86,13 +86,13 @@ class Method:
         return sample
 
     def undecided(self) -> SpecError:
-        """What `rewrite` says of a method that only `fit` can make definite."""
+        """The error of `rewrite` for a method that only `fit` can make definite."""
         return SpecError(
             f"{self.name} looks at the model or at data to decide; apply it to a model, not to its spec"
         )
 
     def summary(self) -> dict[str, Any]:
-        """What the model's history remembers."""
+        """The entry for the model's history: the method and its options."""
         options = {f.name: to_json(getattr(self, f.name)) for f in self.options()}
         words = re.sub("(?<!^)(?=[A-Z])", "-", type(self).__name__.lstrip("_")).lower()
         return {"method": self.name or words, **options}
@@ -109,6 +109,7 @@ def apply(model: Model, method: Method, sample: Prepared | None = None) -> Model
     after = replace(fitted.rewrite(model.spec), scoring=None)  # other weights, other scores
     with torch.no_grad():
         moved = fitted.transfer(dict(model.net.state_dict()), model.spec, after)
+    # Tensors of slots that no layer uses any more would be surplus to the new spec.
     used = tuple(block.prefix for layer in after.layers for block in layer.blocks)
     kept = {n: t for n, t in moved.items() if not in_slot(n) or n.startswith(used)}
     # Copies, since built modules take tensors as they are and two models must not share them.
@@ -147,6 +148,6 @@ def parts_of(which: str) -> tuple[str, ...]:
 
 
 def check_count(count: int, most: int, problem: str) -> None:
-    """Raise what was said of a count, with the range to choose from, unless it is 1 to `most`."""
+    """Raise `SpecError` with the problem and the range to choose from, unless the count is 1 to `most`."""
     if not 1 <= count <= most:
         raise SpecError(f"{problem}; choose 1..{most}")

@@ -43,6 +43,7 @@ def parse(text: str) -> Method:
 def _value(kind: Any, text: str, where: str) -> Any:
     """A value of the type that a field declares."""
     origin = get_origin(kind)
+    # The only unions of options are `X | None`.
     if origin in (Union, types.UnionType):
         if text == "none":
             return None
@@ -85,7 +86,7 @@ def described() -> list[tuple[str, str, str]]:
 
 
 def _default(value: Any, kind: Any) -> str:
-    """A default, and after it what else there is to choose."""
+    """A default value as text, followed by the other choices."""
     if get_origin(kind) is Literal:
         return "|".join([str(value), *(str(one) for one in get_args(kind) if one != value)])
     if isinstance(value, tuple):

@@ -112,7 +112,7 @@ def shrink_and_train(
 
 
 def _begun(whole: Model, methods: Sequence[Method], sample: Prepared, setting: Setting) -> Model:
-    """The model under the methods. A training that goes on takes what they decided when it began.
+    """The model with the methods applied; a training that goes on reuses what they decided at its start.
 
     Looking at the data again would take as long as before, and might decide otherwise.
     """

@@ -23,7 +23,7 @@ _CHANGES = "_weight_changes"
 
 
 def in_layers(weights: Weights, layers: Iterable[tuple[LayerSpec, LayerSpec]]) -> dict[str, Tensor]:
-    """The tensors with those of each second layer taken from the layer before it."""
+    """The tensors of the second layer of each pair, copied from the first; other tensors stay."""
     tensors = {n: t for n, t in weights.items() if not in_slot(n)}
     for source, target in layers:
         for old, new in zip(source.blocks, target.blocks, strict=True):
@@ -50,23 +50,23 @@ def bias_of(name: str, weights: Weights) -> str:
 
 
 def matrix_names(weights: Weights, prefix: str = "") -> list[str]:
-    """Of the matrices of the layers, and of each factor where they are held as two."""
+    """Names of the matrices of the layers, and of each factor where they are held as two."""
     names = [n.removesuffix(".weight") for n in slot(weights, prefix) if n.endswith(".weight")]
     return [prefix + n for n in names if in_slot(n) and not n.endswith(".norm")]
 
 
 def linears(net: nn.Module) -> dict[str, nn.Linear]:
-    """The modules of these matrices, by name."""
+    """The linear modules of these matrices, by name."""
     return {n: m for n, m in net.named_modules() if in_slot(n) and isinstance(m, nn.Linear)}
 
 
 def blocks_of(spec: ModelSpec, name: str) -> dict[int, Block]:
-    """The block of each slot."""
+    """The block of that name in each slot."""
     return {(block := layer.block(name)).slot: block for layer in spec.layers}
 
 
 def rows_of(units: Sequence[int], width: int) -> Tensor:
-    """Rows that belong to some units of that width."""
+    """The rows that belong to these units of that width."""
     first = torch.tensor(units, dtype=torch.long)[:, None] * width
     return (first + torch.arange(width)).flatten()
 
@@ -82,6 +82,7 @@ def keep_units(
         if m.units == "outputs":
             tensors = cut(tensors, prefix, own)
         else:
+            # Units lie on the inputs of the first factor, and on the outputs of the second.
             first = f"{prefix}.first" if f"{prefix}.first.weight" in weights else prefix
             tensors[f"{first}.weight"] = weights[f"{first}.weight"][:, own]
     return tensors
@@ -135,6 +136,7 @@ def seen_as(module: nn.Linear, change: Change) -> Iterator[None]:
         return F.linear(x, weight, module.bias)
 
     if not changes:
+        # Set on the instance, which hides the class's forward without touching the class.
         module.__dict__["forward"] = forward
     changes.append(change)
     try:

@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 FRAME = ("query_prefix", "query_suffix", "passage_prefix", "passage_suffix")
 """Fields of a `TextSpec` with the tokens that frame every text."""
 CHUNK = 1024
-"""Passages that are tokenised at a time."""
+"""The number of passages that are tokenised at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,7 @@ class KeepTokens(Method):
         moved = {n: t for n, t in weights.items() if not n.startswith(own)}
         left = iter(new)
         for band in old:
+            # Ids of the new order that lie in this band, counted from its start.
             inside = order[(order >= first) & (order < first + band.ids)] - first
             first += band.ids
             if len(inside):
@@ -75,7 +76,7 @@ class KeepTokens(Method):
         return renumbered(json, self.order)
 
     def summary(self) -> dict[str, object]:
-        """How many; the tokenizer itself says which."""
+        """The number of tokens; the tokenizer itself says which."""
         return {"method": "keep-tokens", "tokens": len(self.order)}
 
 
@@ -104,7 +105,7 @@ def by_frequency(model: Model, counts: Ints) -> tuple[int, ...]:
 
 
 def special_ids(model: Model) -> list[int]:
-    """Ids that are never dropped: padding, unknown, what frames a text, added tokens."""
+    """The ids that are never dropped: padding, unknown, what frames a text, and added tokens."""
     text, data = model.spec.text, jsonlib.loads(model.tokenizer.json)
     ids = {text.pad, *(i for name in FRAME for i in getattr(text, name))}
     ids |= {int(token["id"]) for token in data.get("added_tokens", ())}
@@ -134,6 +135,7 @@ def _merges(model: dict[str, Any]) -> list[tuple[str, str]]:
 def closed(chosen: set[int], data: dict[str, Any]) -> set[int]:
     """The chosen ids, all single characters, and the parts that a chosen piece is merged from."""
     prefix, pieces = data["model"].get("continuing_subword_prefix") or "", _pieces(data)
+    # Without single characters and bytes a text could not be spelt at all.
     kept = chosen | {i for p, i in pieces.items() if len(p.removeprefix(prefix)) == 1}
     kept |= {i for p, i in pieces.items() if p.startswith("<0x") and p.endswith(">")}
     parts: dict[str, list[str]] = {}
@@ -141,6 +143,7 @@ def closed(chosen: set[int], data: dict[str, Any]) -> set[int]:
         parts.setdefault(left + right.removeprefix(prefix), []).extend((left, right))
     names = {number: piece for piece, number in pieces.items()}
     open_ids = list(kept)
+    # BPE builds a piece from its parts, so all of them must stay.
     while open_ids:
         for part in parts.get(names.get(open_ids.pop(), ""), ()):
             if part in pieces and pieces[part] not in kept:
@@ -158,6 +161,7 @@ def renumbered(json: str, order: Sequence[int]) -> str:
     if isinstance(model["vocab"], list):
         scores = dict(map(tuple, model["vocab"]))
         ranked = sorted(kept, key=kept.__getitem__)
+        # Unigram ids are positions in the list, so there can be no gaps.
         if [kept[piece] for piece in ranked] != list(range(len(ranked))):
             raise SpecError("a Unigram tokenizer numbers its pieces first; keep added tokens last")
         model["vocab"] = [[piece, scores[piece]] for piece in ranked]

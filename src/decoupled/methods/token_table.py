@@ -22,7 +22,7 @@ def truncated(matrix_MN: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     whole = matrix_MN.double()
     rows, columns = whole.shape
     count = min(rank, rows, columns)
-    # Singular vectors of the small side: seconds instead of minutes for a whole vocabulary.
+    # Eigenvectors of the smaller Gram matrix: seconds instead of minutes for a whole vocabulary.
     small = whole.T @ whole if columns <= rows else whole @ whole.T
     axes = torch.linalg.eigh(small)[1].flip(1)[:, :count]
     if columns <= rows:

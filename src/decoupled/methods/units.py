@@ -18,13 +18,13 @@ from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 
 Kept = tuple[tuple[int, tuple[int, ...]], ...]
-"""Per slot: the units that stay."""
+"""The units that stay, for each slot."""
 
 
 def unit_scores(
     method: Any, model: Model, sample: Prepared | None, name: BlockName
 ) -> dict[int, Tensor]:
-    """Per slot how much each unit matters, as the method asks."""
+    """A score of each unit by slot, as the method's `by` says."""
     blocks, weights = blocks_of(model.spec, name), model.net.state_dict()
     if method.by == "random":
         draw = torch.Generator().manual_seed(method.seed)
@@ -39,6 +39,7 @@ def unit_scores(
         pairs = {
             n: [whole(weights, b.prefix + end) for end in ("up", "down")] for n, b in blocks.items()
         }
+        # |W1_j|·|W2_j|: a neuron counts by what enters and what leaves it.
         scores = {n: up.norm(dim=1) * down.norm(dim=0) for n, (up, down) in pairs.items()}
     return {n: score.cpu() for n, score in scores.items()}
 
@@ -70,7 +71,7 @@ def narrowed(spec: ModelSpec, name: BlockName, kept: Kept) -> ModelSpec:
 
 
 def cut_units(weights: Weights, spec: ModelSpec, name: BlockName, kept: Kept) -> Weights:
-    """The tensors without the rows and columns of units that go."""
+    """The tensors without the rows and columns of units that are removed."""
     blocks = blocks_of(spec, name)
     for number, units in kept:
         weights = keep_units(weights, blocks[number], spec.encoder.width, units)

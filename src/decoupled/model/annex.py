@@ -77,11 +77,13 @@ OBJECTIVES = {
 
 
 def load(name: str) -> ModuleType:
-    """The module of that name in `decoupled.methods`, or a `SpecError` that says which folder is missing."""
+    """The module of that name in `decoupled.methods`; `SpecError` names a folder that is missing."""
     full = f"{METHODS}.{name}"
     try:
         return import_module(full)
     except ModuleNotFoundError as error:
+        # A module that the method itself imports and that is absent is another fault: keep its own
+        # error.
         if error.name is None or not full.startswith(error.name):
             raise
         raise SpecError(
@@ -90,13 +92,13 @@ def load(name: str) -> ModuleType:
 
 
 def load_kind(tag: object) -> None:
-    """Define the kind with this tag, where a method has it: afterwards it is a known subclass of its base."""
+    """Import the method that defines this tag; afterwards its kind is a known subclass of its base."""
     if isinstance(tag, str) and tag in KINDS:
         load(f"{KINDS[tag]}.part")
 
 
 def registers(registry: Any, part: object, beside: str) -> bool:
-    """Has a registry (a `singledispatch` function) an entry for the kind of this part?
+    """Return whether a registry (a `singledispatch` function) has an entry for the kind of this part.
 
     What a method registers stands beside the description of its kind, in the file called `beside`, which is
     loaded first: `module` holds the torch module, `openvino` the lowering.
@@ -105,7 +107,10 @@ def registers(registry: Any, part: object, beside: str) -> bool:
     if package.startswith(f"{METHODS}."):
         try:
             import_module(f"{package}.{beside}")
+        # A method may lack this file (no lowering, say); only a module missing inside it is an
+        # error.
         except ModuleNotFoundError as error:
             if error.name != f"{package}.{beside}":
                 raise
+    # An unregistered kind falls through to the implementation for `object`, which raises.
     return registry.dispatch(type(part)) is not registry.dispatch(object)

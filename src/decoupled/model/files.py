@@ -14,10 +14,11 @@ from safetensors import SafetensorError
 
 @contextmanager
 def written(file: Path) -> Iterator[Path]:
-    """A file that safetensors writes: what the disk says is an `OSError`, not in the library's own words."""
+    """Yield a file for safetensors to write, and turn its error into the `OSError` of the disk."""
     try:
         yield file
     except SafetensorError as error:
+        # safetensors reports a full disk in its own type, with the errno only in the text.
         code = re.search(r"os error (\d+)", str(error))
         if code is None:
             raise
@@ -25,7 +26,7 @@ def written(file: Path) -> Iterator[Path]:
 
 
 def copy(source: str | Path, target: Path) -> None:
-    """Copy what is in a model folder; the first file that cannot be written is the error."""
+    """Copy all files of a model folder; the first one that cannot be written raises its `OSError`."""
     for file in sorted(Path(source).rglob("*")):
         if file.is_file():
             there = target / file.relative_to(source)

@@ -52,7 +52,7 @@ SPEC, WEIGHTS, TOKENIZER, HISTORY = (
     "history.json",
 )
 EXPORTED = Path("openvino") / "ranges.safetensors"
-"""Where `export --int8` keeps the ranges of the activations."""
+"""Path, within a model folder, of the activation ranges that `export --int8` measures."""
 
 
 def starter_model() -> Path:
@@ -67,12 +67,12 @@ def starter_model() -> Path:
 
 
 def is_model(path: str | Path) -> bool:
-    """Is there a model folder at this path?"""
+    """Whether there is a model folder at this path."""
     return (Path(path) / SPEC).is_file()
 
 
 def check_free(path: Path) -> None:
-    """Refuse a path that a model cannot be saved to: before hours of work for it, not after them."""
+    """Raise `InputError` for a path that a model cannot be saved to: before hours of work, not after."""
     taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
     if taken and not is_model(path):
         raise InputError(f"{path} exists and is not a model folder; choose another path")
@@ -245,7 +245,7 @@ def read_history(path: str | Path) -> list[dict[str, Any]]:
 def read_tensors(
     path: str | Path, selects: Selects = lambda name: True
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """The tensors whose name is wanted; only those are read."""
+    """Read only the tensors whose names `selects` accepts, in full precision."""
 
     def with_scales(name: str) -> bool:
         return selects(name.removesuffix(SCALE))
@@ -267,7 +267,7 @@ def _damage(file: Path, wrong: Sequence[str], count: int) -> WeightsError:
 
 @contextmanager
 def _weights(path: str | Path) -> Iterator[Any]:
-    """The weights of a folder, opened; what is wrong with them in one line."""
+    """Yield the opened weights of a folder; damage becomes a `WeightsError` of one line."""
     file = Path(path) / WEIGHTS
     if not file.is_file():
         raise WeightsError(f"{file} is missing; save the model again")
@@ -281,7 +281,7 @@ def _weights(path: str | Path) -> Iterator[Any]:
 
 
 class StoredTensors(Mapping[str, npt.NDArray[np.generic]]):
-    """All tensors of a folder, checked once, read again when asked for and held while something uses them.
+    """All tensors of a folder: checked once, read from disk on access and cached while something holds them.
 
     A runtime that turns them into another form so keeps one copy of them, not two. The file stays open:
     who replaces the folder meanwhile changes nothing here.
@@ -332,7 +332,7 @@ class StoredTensors(Mapping[str, npt.NDArray[np.generic]]):
 
 
 def _numpy_type(kind: str) -> np.dtype[Any]:
-    """Of a safetensors type; a `KeyError` for those that numpy does not have."""
+    """The numpy type of a safetensors type name; `KeyError` for those that numpy does not have."""
     sizes = {"F": (16, 32, 64), "I": (8, 16, 32, 64), "U": (8, 16, 32, 64)}
     dtypes = {f"{k}{bits}": np.dtype(f"{k.lower()}{bits // 8}") for k in sizes for bits in sizes[k]}
     return (dtypes | {"BOOL": np.dtype(bool)})[kind]
@@ -354,13 +354,13 @@ def _compacted(tensors: Tensors) -> dict[str, npt.NDArray[np.generic]]:
 
 
 def _is_matrix(name: str, tensor: npt.NDArray[np.generic]) -> bool:
-    """Is it a matrix of a layer, or a factor of one?"""
+    """Return whether the tensor is a matrix of a layer, or a factor of one."""
     own = in_slot(name.removeprefix(VECTOR)) and name.endswith(".weight")
     return own and tensor.ndim == 2
 
 
 def _row_scales(tensor: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """`[rows,1]`: steps with 127 of them to the largest value, of so few bits that 127 times a step is exact.
+    """`[rows,1]` steps, 127 to a row's largest value, of so few bits that 127 times a step is exact.
 
     So weights that were rounded once have the same steps, and are rounded to themselves.
     """

@@ -22,6 +22,7 @@ LATER = types.MappingProxyType({"later": True})
 """Metadata of a field that came after its format was fixed: it is left out of the JSON while it has its
 default, so that older files, and digests of them, stay as they are. Such a default never changes."""
 
+# Weak keys: a class that a test or a method defined may be collected again.
 _HINTS: WeakKeyDictionary[type, dict[str, Any]] = WeakKeyDictionary()
 
 MANY, LARGE = 1024, 1 << 31
@@ -42,7 +43,7 @@ def to_json(value: Any, *, later: bool = False) -> Any:
 
 
 def _key(field: Field[Any]) -> str:
-    """Its name in JSON, which stays where the field has another by now."""
+    """The name of a field in JSON, which stays the same when the field is renamed."""
     return str(field.metadata.get("key", field.name))
 
 
@@ -56,6 +57,7 @@ def from_json(kind: type[T], data: Mapping[str, Any]) -> T:
 
 
 def _read(kind: Any, data: Any, where: str) -> Any:
+    # An abstract class stands for a choice among its kinds, told apart by the tag in the data.
     if isinstance(kind, type) and isabstract(kind):
         return _read_kind(kind, data, where)
     if isinstance(kind, type) and is_dataclass(kind):
@@ -75,10 +77,12 @@ def _read(kind: Any, data: Any, where: str) -> Any:
         if len(data) > MANY:
             raise SpecError(f"{where} has {len(data)} items; expected at most {MANY}")
         return tuple(_read(get_args(kind)[0], x, f"{where}[{i}]") for i, x in enumerate(data))
+    # JSON writes 1.0 as 1 in other languages; a bool is no number here.
     if kind is float and isinstance(data, int) and not isinstance(data, bool) and abs(data) < LARGE:
         return float(data)
     if not isinstance(data, kind) or (kind is int and isinstance(data, bool)):
         raise SpecError(f"{where} is {data!r:.80}; expected {kind.__name__}")
+    # Python's parser takes NaN and Infinity, and numbers of any length.
     if kind in (int, float) and not (math.isfinite(data) and abs(data) < LARGE):
         raise SpecError(f"{where} is {data!r:.80}; expected a number within ±{LARGE}")
     return data
@@ -89,6 +93,7 @@ def _read_dataclass(kind: Any, data: Any, where: str) -> Any:
         raise SpecError(f"{where} is {data!r}; expected an object")
     hints = _hints(kind)
     by_key = {_key(f): f for f in fields(kind)}
+    # Fields of older versions that are ignored rather than refused.
     dropped: frozenset[str] = getattr(kind, "DROPPED", frozenset())
     data = {name: value for name, value in data.items() if name not in dropped}
     if surplus := sorted(set(data) - set(by_key)):
@@ -103,7 +108,7 @@ def _read_dataclass(kind: Any, data: Any, where: str) -> Any:
 
 
 def _hints(kind: Any) -> dict[str, Any]:
-    """The types of its fields, which take longer to find out than all else here."""
+    """The types of the fields of a class, cached since resolving them is the slowest step of reading."""
     if kind not in _HINTS:
         _HINTS[kind] = typing.get_type_hints(kind)
     return _HINTS[kind]
@@ -112,13 +117,15 @@ def _hints(kind: Any) -> dict[str, Any]:
 def _read_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
     if data is None and type(None) in options:
         return None
+    # The only unions of a spec are `X | None`; anything else fails here when it is introduced.
     (option,) = (o for o in options if o is not type(None))
     return _read(option, data, where)
 
 
 def _read_kind(base: Any, data: Any, where: str) -> Any:
-    """One of the kinds that were defined of an abstract class, by its tag."""
+    """Read one of the kinds of an abstract class, chosen by its tag."""
     tag = data.get("kind", getattr(base, "unsaid", None)) if isinstance(data, Mapping) else None
+    # The tag may belong to a method whose folder was not imported yet.
     if tag not in _kinds_by_tag(base):
         annex.load_kind(tag)
     if tag in (kinds := _kinds_by_tag(base)):

@@ -95,12 +95,12 @@ class Model:
 
     @property
     def spec(self) -> ModelSpec:
-        """What was built."""
+        """The spec that this model was built from."""
         return self.net.spec
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device that holds the weights."""
         return next(self.net.parameters()).device
 
     @classmethod
@@ -169,6 +169,7 @@ class Model:
     def load(cls, path: str | Path, *, part: Part = "all") -> Model:
         """A model folder: whole, or only the tensors of one component."""
         spec = folder.read_spec(path)
+        # Tensors of the other component are never read from the disk.
         selects = {"all": lambda name: True, "input": spec.is_input, "cross": spec.is_cross}[part]
         tensors = {n: torch.from_numpy(t) for n, t in folder.read_tensors(path, selects).items()}
         net = build(spec, tensors, part=part)
@@ -227,9 +228,10 @@ class Model:
         return self.rebuild(replace(self.spec, heads=heads), {"did": "rank by", "label": label})
 
     def with_plain_table(self) -> Model:
-        """The same with a whole row for each token, whatever gives it; a table that knows positions stays."""
+        """The model with one full row per token in its table; a table that depends on positions stays."""
         embedding = self.spec.encoder.embedding
         plain = replace(embedding, table=None, bits=None)
+        # A table whose vectors depend on positions has no single row per token to fold into.
         if embedding == plain or embedding.tokens.placed or self.net.embedding is None:
             return self
         with torch.no_grad():
@@ -247,6 +249,7 @@ class Model:
         """
         self._whole("changed")
         spec = replace(spec, scoring=None)
+        # New tensors start from the seed, and the caller's random state is left untouched.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             net = PairEncoder(spec)
@@ -255,6 +258,8 @@ class Model:
             name: old[name] for name in new if name in old and old[name].shape == new[name].shape
         }
         net.load_state_dict({**new, **kept})
+        # A cross embedding that is new starts from the input tables, so that the split model is
+        # near the old.
         if net.cross_embedding is not None and self.net.cross_embedding is None:
             assert net.embedding is not None
             net.cross_embedding.copy_from(
@@ -264,7 +269,7 @@ class Model:
         return Model(net.eval().to(self.device), tokenizer, [*self.history, did])
 
     def to(self, device: str | torch.device, dtype: torch.dtype | None = None) -> Model:
-        """Move the weights, in place."""
+        """Move the weights, in place, and return the model."""
         self.net.to(device=device, dtype=dtype)
         return self
 
@@ -287,6 +292,7 @@ class Model:
 
 def build(spec: ModelSpec, tensors: Mapping[str, Tensor], *, part: Part = "all") -> PairEncoder:
     """The modules of a spec with exactly these tensors: none missing, none surplus, every shape right."""
+    # Without memory: the tensors are assigned afterwards, not copied over random ones.
     with torch.device("meta"):
         net = PairEncoder(spec, part=part)
     expected = {name: tuple(t.shape) for name, t in net.state_dict().items()}
@@ -296,7 +302,7 @@ def build(spec: ModelSpec, tensors: Mapping[str, Tensor], *, part: Part = "all")
 
 
 def _full(tensor: Tensor) -> Tensor:
-    """In full precision; codes of a quantised map stay codes."""
+    """The tensor in full precision; integer codes of a quantised matrix stay codes."""
     return tensor.float() if tensor.is_floating_point() else tensor
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Progress = Callable[[int, int | None], None]
-"""Called with what is done and with all that there is, None where nobody knows."""
+"""Called with the amount that is done and the total; the total is None where nobody knows it."""
 
 
 def counter(progress: Progress | None, total: int | None) -> Callable[[int], None]:
-    """Adds up what it is called with, and tells the sum."""
+    """A function that adds up the counts it is called with and reports the sum to `progress`."""
     done = 0
 
     def add(count: int = 1) -> None:

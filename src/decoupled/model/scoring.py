@@ -18,6 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 def sigmoid(x: Floats) -> Floats:
     """The logistic function, without overflow."""
+    # 1 / (1 + e^-x) overflows for large negative x; the logarithm of the denominator does not.
     return np.exp(-np.logaddexp(0.0, -x))
 
 
@@ -29,7 +30,7 @@ class Platt:
     offset: float = 0.0
 
     def __call__(self, x: Floats) -> Floats:
-        """The probability of each."""
+        """The probability of each logit."""
         return sigmoid(self.slope * x + self.offset)
 
 
@@ -45,6 +46,7 @@ class AnswerPlatt:
 
     def __call__(self, shares: Floats, weight: float) -> Floats:
         """The probability of each, by its share of all spans and the logarithm of their weight."""
+        # A share may underflow to 0, whose logarithm is infinite.
         logs = np.log(np.maximum(shares, 1e-30))
         return sigmoid(self.share * logs + self.weight * weight + self.offset)
 
@@ -59,27 +61,27 @@ class Scoring:
     cosine: float = 0.0
     """What one standard deviation of the cosine, over the candidates of a query, adds to the rank logit."""
     bm25: float = 0.0
-    """The same of BM25."""
+    """What one standard deviation of BM25, over the candidates of a query, adds to the rank logit."""
     fusion: float | None = None
     """Weight of BM25 beside the cosine in the hybrid first stage, both standardised; None fuses ranks."""
     search: Platt = Platt()
-    """Of the rank logit with what the first stage adds."""
+    """Calibration of the rank logit plus what the first stage adds, as a search computes it."""
     rank: Platt = Platt()
-    """Of the rank logit alone."""
+    """Calibration of the rank logit alone."""
     answer_rank: float = 0.0
-    """How much of the rank logit of its passage, as a search has it, is added to the logit of a span."""
+    """Factor of a passage's rank logit, as a search computes it, in the logit of its answer spans."""
     answer: AnswerPlatt | None = None
-    """Of answers in what a search found; None leaves shares of the weight of all spans and of no answer."""
+    """Calibration of answers in passages that a search retrieved; None leaves the uncalibrated shares."""
     answer_given: AnswerPlatt | None = None
-    """Of answers in passages that were given: most questions are asked of a passage that has something."""
+    """Calibration of answers where the caller names the passages, which hold an answer more often."""
     no_answer: float = 0.5
-    """The score below which leaving a question unanswered is better, in what a search found."""
+    """Score below which no answer is better than the best one, in passages that a search retrieved."""
     no_answer_given: float | None = field(default=None, metadata=LATER)
-    """The same in passages that were given; None is the same score."""
+    """Score below which no answer is better, in passages that the caller names; None uses `no_answer`."""
 
     @property
     def blend(self) -> dict[str, float]:
-        """What a search adds to the rank logit, by name; what it does not is left out."""
+        """Weights, by name, of the first-stage scores that a search adds to the rank logit; no zeros."""
         names = ("cosine", "bm25")
         return {name: value for name in names if (value := getattr(self, name))}
 

@@ -21,6 +21,7 @@ def sentences(text: str) -> list[str]:
     """The text in sentences, each with the space after it."""
     parts, start = [], 0
     for match in _END.finditer(text):
+        # Eight characters before the stop hold the longest abbreviation of the list.
         if _ABBREVIATED.search(text[max(start, match.start() - 8) : match.end()]):
             continue
         parts.append(text[start : match.end()])

@@ -30,9 +30,9 @@ OneWay = Sequence[int] | Literal["auto"]
 """Layers whose passages stay as they were stored, counted from 1; `auto` is all that the heads allow."""
 
 VECTOR = "vector."
-"""What the names of the tensors of the first-stage vector begin with."""
+"""Prefix of the names of the tensors of the first-stage vector."""
 WIDEST = 1 << 16
-"""The widest encoder that is taken for one; the largest there are have a quarter of it."""
+"""The widest encoder that is accepted; the largest that exist have a quarter of it."""
 
 FORMAT = 1
 """Version of the JSON written by `to_json`; a reader refuses a newer one."""
@@ -40,7 +40,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class DropoutSpec:
-    """Active only while training."""
+    """Probabilities of dropout, active only while training."""
 
     hidden: float = 0.1
     attention: float = 0.1
@@ -63,7 +63,7 @@ class EncoderSpec:
 
     @property
     def blocks(self) -> list[Block]:
-        """Those of all layers, in the order of the computation."""
+        """The blocks of all layers, in the order of the computation."""
         return [block for layer in self.layers for block in layer.blocks]
 
     def tensors(self) -> Tensors:
@@ -105,9 +105,9 @@ class ProjectionSpec:
 
     width: int
     query: bool = True
-    """Does the query pass through it too, so that both sides share their statistics?"""
+    """Whether the query passes through it too, so that both sides share their statistics."""
     bits: int | None = field(default=None, metadata=LATER)
-    """Of the codes that the model was trained to read; an index stores those where nothing else is said."""
+    """Bits of the codes that the model was trained to read, and the default of an index; None is 8."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ class ModelSpec:
     late: LateSpec | None = field(default=None, metadata=LATER)
     exits: tuple[ExitSpec, ...] = field(default=(), metadata=LATER)
     scoring: Scoring | None = field(default=None, metadata=LATER)
-    """What was learnt about its scores; None leaves logits as they are."""
+    """Calibration of its scores on development data; None leaves logits as they are."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -175,7 +175,7 @@ class ModelSpec:
         )
 
     def reads(self, kind: HeadKind) -> HeadSpec:
-        """The head that a request of that kind reads: a classifier that has a `rank_label` ranks too."""
+        """The head that serves requests of that kind; a classifier with a `rank_label` also ranks."""
         by_kind = {head.kind: head for head in self.heads}
         classes = by_kind.get("classes")
         if kind != "rank" or "rank" in by_kind or classes is None:
@@ -190,7 +190,7 @@ class ModelSpec:
         return classes
 
     def projected(self, side: Side) -> bool:
-        """Do the states of this side pass through the learned projection?"""
+        """Whether the states of this side pass through the learned projection."""
         return self.projection is not None and (side == "passage" or self.projection.query)
 
     def state_width(self, side: Side) -> int:
@@ -213,12 +213,12 @@ class ModelSpec:
         return self.text.query_tokens if side == "passage" and self.positions == "offset" else 0
 
     def is_input(self, name: str) -> bool:
-        """Does the tensor of that name belong to the input component (and so to the fingerprint)?"""
+        """Whether the tensor of that name belongs to the input component (and so to the fingerprint)."""
         own = ("embedding.", "projection.down.", VECTOR)
         return name.startswith((*own, *_prefixes(self.layers[: self.split])))
 
     def is_cross(self, name: str) -> bool:
-        """Does the tensor of that name belong to the cross component?"""
+        """Whether the tensor of that name belongs to the cross component."""
         own = ("heads.", "cross_embedding.", "stack.norm.", "projection.up.", LATE, EXITS)
         return name.startswith((*own, *_prefixes(self.layers[self.split :])))
 
@@ -246,7 +246,7 @@ class ModelSpec:
 
 
 def _prefixes(layers: Sequence[LayerSpec]) -> set[str]:
-    """What the names of all tensors that these layers read begin with."""
+    """Prefixes of the names of all tensors that these layers read."""
     blocks = [block for layer in layers for block in layer.blocks]
     relative = {"stack.relative."} if any(block.part.relative for block in blocks) else set()
     return {block.prefix for block in blocks} | relative
@@ -307,7 +307,7 @@ def check(spec: ModelSpec) -> None:
 
 
 def _check_bounds(spec: ModelSpec) -> None:
-    """What only damage or malice writes: an encoder that no machine holds, tokens that there are not."""
+    """Raise for what only damage or malice writes: absurd widths, tokens outside the vocabulary."""
     width, vocab, text = spec.encoder.width, spec.encoder.embedding.vocab, spec.text
     if not 1 <= width <= WIDEST:
         raise SpecError(f"the encoder is {width} wide; expected 1 to {WIDEST}")
@@ -396,5 +396,5 @@ def _frozen(encoder: EncoderSpec, layers: Sequence[int]) -> EncoderSpec:
 
 
 def unsplit(spec: ModelSpec) -> ModelSpec:
-    """The ordinary joint model of the same weights: what it was before the split."""
+    """The joint model with the same weights, as it was before the split."""
     return with_split(replace(spec, projection=None), 0)

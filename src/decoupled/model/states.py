@@ -24,6 +24,8 @@ class Ragged:
     lengths: npt.NDArray[np.int64]
 
     def __post_init__(self) -> None:
+        # A ragged batch with wrong lengths would silently give each text the rows of its
+        # neighbours.
         if int(self.lengths.sum()) != len(self.values):
             raise ValueError(
                 f"lengths sum to {self.lengths.sum()}, but there are {len(self.values)} rows"
@@ -43,6 +45,7 @@ class Ragged:
     def starts(self) -> npt.NDArray[np.int64]:
         """First row of each text."""
         return (
+            # An empty batch has no starts, and the concatenation would give one.
             np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths)[:-1]])
             if len(self)
             else self.lengths
@@ -72,6 +75,8 @@ class Ragged:
         width = max(int(self.lengths.max(initial=0)), to or 0)
         real = np.arange(width) < self.lengths[:, None]
         padded = np.zeros((len(self), width, *self.values.shape[1:]), self.values.dtype)
+        # Boolean assignment goes row by row, which is the order in which the texts lie in the
+        # buffer.
         padded[real] = self.values
         return padded, real
 
@@ -88,7 +93,7 @@ class Encoded(Ragged):
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """What one pass of the input component yields: states, and a unit vector per text."""
+    """The result of the input component: states, and a unit vector per text."""
 
     states: States
     vectors: npt.NDArray[np.float32]
@@ -97,6 +102,7 @@ class Encoding:
 def rows_of(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Row numbers of the given spans, one after the other."""
     total = int(lengths.sum())
+    # The distance between where a span's rows lie and where they go, repeated for each of them.
     shift = np.repeat(
         starts - np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)[:-1]]), lengths
     )
@@ -113,8 +119,10 @@ def batches_by_length(
     order = np.argsort(-lengths, kind="stable").astype(np.int64)
     batches, start = [], 0
     while start < len(order):
+        # The first text is the longest of its batch, since the order is by falling length.
         size = max(1, budget // max(1, int(lengths[order[start]])))
         if powers:
+            # The largest power of two that fits: few batch sizes mean few shapes to compile.
             size = 1 << min(size, len(order) - start).bit_length() - 1
         batches.append(order[start : start + size])
         start += size

@@ -18,7 +18,7 @@ Tensors = Mapping[str, npt.NDArray[np.generic]]
 Selects = Callable[[str], bool]
 
 SUMS, HEADER = "sums.json", "#header"
-"""CRC-32 of files, or of their headers, that no other file tells; a folder without it is read as it is."""
+"""The file of CRC-32 sums, and the suffix for sums of headers; without the file nothing is checked."""
 LAYOUT = "#layout"
 """Among the checksums of a file: the type and shape of each tensor, which its bytes do not tell."""
 
@@ -50,6 +50,7 @@ def file_sum(file: Path, part: str) -> int:
     with file.open("rb") as opened:
         if part.endswith(HEADER):
             length = opened.read(8)
+            # A damaged length must not make us read gigabytes: no header is larger than 128 MiB.
             return zlib.crc32(opened.read(min(int.from_bytes(length, "little"), 1 << 27)))
         total = 0
         while block := opened.read(1 << 20):
@@ -72,6 +73,7 @@ def damaged(
         layouts = expected.pop(LAYOUT, {})
     except (ValueError, AttributeError, TypeError, RecursionError):
         return ["the list of checksums"]
+    # Files of other programs carry no sums and are taken as they are.
     if not expected:
         return []
     crc32, shapes = _sums(tensors), _layouts(tensors)

@@ -21,7 +21,7 @@ from decoupled.model.spec import TextSpec
 Ids = npt.NDArray[np.int32]
 
 LOOK, LOOK_LEAST = 16, 256
-"""Characters of a text that are looked at first, for each token to be kept and at least."""
+"""Characters looked at first when a text is cut: so many per token to keep, and at least so many."""
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -92,7 +92,7 @@ class Tokenizer:
         return [len(encoding) for encoding in encodings]
 
     def too_long(self, queries: Sequence[str]) -> str | None:
-        """Of queries that are longer than what is read of them, in words; None where all are read whole."""
+        """A warning about queries that are too long to be read whole; None where there are none."""
         longest = max(self.lengths(queries), default=0)
         if longest <= self.query_room:
             return None
@@ -145,6 +145,7 @@ class Tokenizer:
     @property
     def title_room(self) -> int:
         """Tokens of a title that are read before each window of its passage."""
+        # A title repeats before every window, so it may take an eighth of the room at most.
         return min(20, self.passage_room // 8)
 
     def windows(
@@ -158,6 +159,7 @@ class Tokenizer:
         A title stands before every window of its passage, as a sentence; of a long one the end is read. A
         model whose passages have more rows than tokens takes them from `structures`, or from the texts.
         """
+        # One empty list for all texts is safe: titles are read and never changed.
         before = self._titles(titles) if titles is not None else [[]] * len(texts)
         split = [
             self._windows(text, encoding, title)
@@ -219,6 +221,7 @@ class Tokenizer:
             return [self._window(text, 0, title, ids, offsets)]
         windows = []
         for number, (first, last) in enumerate(spans):
+            # Offsets need not ascend, so the bounds are taken over all tokens.
             start = min(o[0] for o in offsets[first:last]) if number else 0
             end = max(o[1] for o in offsets[first:last])
             # The slices of all windows together must hold every character of the passage.
@@ -249,6 +252,7 @@ class Tokenizer:
         )
 
     def _ids(self, prefix: tuple[int, ...], ids: list[int], suffix: tuple[int, ...]) -> Ids:
+        # In int64 first: ids are unsigned 32-bit numbers, which int32 does not hold.
         whole = np.asarray([*prefix, *ids, *suffix], np.int64)
         if self._vocab is not None and len(whole) and whole.max() >= self._vocab:
             raise InputError(
@@ -294,6 +298,7 @@ def parse_tokenizer(json: str) -> tokenizers.Tokenizer:
     except Exception as error:  # the library raises bare Exception
         raise _unreadable(error) from None
     tokenizer.no_padding()
+    # Windows are cut and padded by us, whatever the file was saved with.
     tokenizer.no_truncation()
     return tokenizer
 
@@ -311,6 +316,8 @@ def text_spec(json: str, *, max_tokens: int, types: int, pad: int = 0) -> TextSp
     first, second = sides.index(0), sides.index(1)
     after_first = len(sides) - 1 - sides[::-1].index(0) + 1
     after_second = len(sides) - sides[::-1].index(1)
+    # RoBERTa puts two separators between the texts: the first ends the query, the rest open the
+    # passage.
     between = encoding.ids[after_first:second]
     if not encoding.ids[:first] or not between:
         raise InputError(
@@ -327,6 +334,7 @@ def text_spec(json: str, *, max_tokens: int, types: int, pad: int = 0) -> TextSp
         query_suffix=tuple(between[:1]),
         passage_prefix=tuple(between[1:]),
         passage_suffix=tuple(encoding.ids[after_second:]),
+        # A tokenizer may give type 1 where the model has a table of one row.
         query_type=min(kinds[first], max(types - 1, 0)),
         passage_type=min(kinds[second], max(types - 1, 0)),
         pad=pad,

@@ -21,9 +21,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Logits = Mapping[HeadKind, Ragged]
-"""For each head a row per pair; for `span` 1 + T rows per pair, no-answer first, then the tokens."""
+"""Logits by head: a row per pair; for `span` 1 + T rows per pair, no-answer first, then the tokens."""
 Links = npt.NDArray[np.bool_]
-"""`[B,B]`: which passages of a batch hear from which (`nn/hop.py`)."""
+"""`[B,B]`: which passages of a batch hear from which (`methods/hop`)."""
 Before = npt.NDArray[np.int64]
 """`[B]`: the number of the text that is the window before each; -1 where there is none."""
 
@@ -36,11 +36,11 @@ class OnDevice(Protocol):
         """Tokens of each passage."""
 
     def __len__(self) -> int:
-        """How many passages."""
+        """The number of passages."""
 
     @property
     def block(self) -> object:
-        """The memory that they lie in; passages of one block may be put together."""
+        """The memory that the passages lie in; passages of one block can be concatenated."""
 
     def select(self, which: npt.NDArray[np.int64]) -> OnDevice:
         """The passages at these indices, in that order; nothing is copied."""
@@ -51,7 +51,7 @@ class OnDevice(Protocol):
 
 
 Passages = States | Encoded | OnDevice
-"""What a query is scored against: states, encoded states, or those on its device."""
+"""Passages to score a query against: states, encoded states, or those on the runtime's device."""
 
 
 @runtime_checkable
@@ -68,7 +68,7 @@ class Runtime(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Its tokenizer."""
+        """The tokenizer of the model."""
 
     @property
     def token_budget(self) -> int:
@@ -76,14 +76,14 @@ class Runtime(Protocol):
 
     @property
     def mixes(self) -> bool:
-        """Does `cross` take several queries, each with its own passages?"""
+        """Whether `cross` takes several queries, each with its own passages."""
 
     @property
     def callers(self) -> int:
         """Threads that may call it at once and each get their share of the processor."""
 
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """`work`, which calls `encode` or `cross`, on every item: side by side where that is faster."""
+        """Results of `work`, which calls `encode` or `cross`, for every item: in parallel where that pays."""
 
     def encode(
         self,
@@ -96,7 +96,7 @@ class Runtime(Protocol):
     ) -> Encoding:
         """The input component on one padded batch of texts; without `vectors`, those are 0 wide.
 
-        A model that looks back is told which text is the window before each, `before`.
+        A model with a memory of earlier windows needs `before`: the number of the window before each text.
         """
 
     def cross(
@@ -117,18 +117,18 @@ class Runtime(Protocol):
         """
 
     def tensors(self, prefix: str) -> dict[str, npt.NDArray[np.generic]]:
-        """The model's weights whose names begin so, for what is computed outside of the two components."""
+        """The weights whose names begin with `prefix`, for what is computed outside the two components."""
 
     def keep(self, encoded: Encoded) -> OnDevice | None:
-        """A copy of encoded passages on the device, for `cross`; None where that has no memory of its own."""
+        """A copy of encoded passages on the device, for `cross`; None where it has no memory of its own."""
 
 
 class Cancelled(Exception):
-    """Nobody waits for the result any more."""
+    """Raised when nobody waits for the result any more."""
 
 
 class Cancellable:
-    """Another runtime, asked before each of its batches whether the work was cancelled."""
+    """A runtime that checks, before each batch of another one, whether the work was cancelled."""
 
     def __init__(self, runtime: Runtime, cancelled: Callable[[], bool]) -> None:
         self._runtime, self._cancelled = runtime, cancelled
@@ -162,6 +162,7 @@ class Cancellable:
         return self._runtime.cross(query, passages, heads, **how)
 
     def _check(self) -> None:
+        # Between batches only: a batch that runs on a device cannot be interrupted.
         if self._cancelled():
             raise Cancelled
 
@@ -174,18 +175,18 @@ def required_codec(codec: Codec | None) -> Codec:
 
 
 def states_layout(spec: ModelSpec) -> CodeLayout:
-    """The states of passages as codes: numbers that stand for themselves."""
+    """The layout of passages that come as states: fp32 numbers that stand for themselves."""
     width = spec.state_width("passage")
     return CodeLayout(kind="fp32", width=width, codes_at=0, scale_at=None, restore=None)
 
 
 def wrong_device() -> TypeError:
-    """What a runtime says to passages that it does not keep itself."""
+    """The error for passages that lie on the device of another runtime."""
     return TypeError("passages that another runtime keeps can be read by that one only")
 
 
 def rounded_up(tokens: int, step: int) -> int:
-    """The next multiple."""
+    """The next multiple of `step`."""
     return -(-tokens // step) * step
 
 
@@ -194,5 +195,6 @@ def unpadded(kind: HeadKind, logits: npt.NDArray[Any], real_BP: npt.NDArray[np.b
     lengths = real_BP.sum(1)
     if kind != "span":
         return Ragged(logits, np.ones_like(lengths))
+    # Every pair has a no-answer row before its tokens, which is never padding.
     first = np.ones_like(real_BP[:, :1])
     return Ragged(logits[np.concatenate([first, real_BP], 1)], lengths + 1)

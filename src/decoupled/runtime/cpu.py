@@ -44,7 +44,7 @@ x = torch.randn(64, 64).bfloat16()
 torch.nn.functional.linear(x, x)
 """,
 }
-"""What each library runs on AMX where there is one: bytes and brain floats."""
+"""For each library, code that uses AMX where there is one: products of bytes and of brain floats."""
 
 
 def flags() -> frozenset[str]:
@@ -58,18 +58,21 @@ def flags() -> frozenset[str]:
 
 
 def amx_works() -> bool | None:
-    """Does AMX work? None when it is not advertised, or nothing that would use it is installed."""
+    """Whether AMX works; None when it is not advertised, or nothing that would use it is installed."""
     if not any(flag.startswith("amx") for flag in flags()):
         return None
     installed = {name: release for name in _PROBES if (release := installed_version(name))}
     if not installed:
         return None
+    # The verdict holds for one machine and one set of library versions; either may change under a
+    # cache.
     key = f"{platform.node()} {platform.processor()} {sorted(flags())} {installed}"
     cache = cache_folder() / f"amx-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
     try:
         return bool(json.loads(cache.read_text(encoding="utf-8"))["works"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
+    # In a child process: an illegal instruction kills the process that runs it.
     works = _survives("".join(_PROBES[name] for name in installed))
     if not works:
         log.warning("this processor advertises AMX and dies of it; going on with %s", CAP)
@@ -82,7 +85,7 @@ def amx_works() -> bool | None:
 
 
 def installed_version(package: str) -> str | None:
-    """Which version of a package there is; None where there is none."""
+    """The installed version of a package; None where there is none."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -90,25 +93,32 @@ def installed_version(package: str) -> str | None:
 
 
 def _survives(code: str) -> bool:
+    # The cap would hide the very instructions that the probe must try.
     environment = {k: v for k, v in os.environ.items() if k != VARIABLE}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=120)
+    # Generous: importing either library takes many seconds on a cold disk.
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, timeout=120, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False  # what hangs does not work either
     return done.returncode == 0
 
 
 def cache_folder() -> Path:
-    """Where small verdicts about this machine are kept."""
+    """The folder for small verdicts about this machine."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "decoupled"
 
 
 def multiplies_bytes() -> bool:
-    """Does the processor multiply bytes exactly and faster than floats?"""
+    """Whether the processor multiplies bytes exactly and faster than floats."""
     return not flags().isdisjoint({"avx512_vnni", "avx_vnni", "amx_int8"})
 
 
 def multiplies_halves() -> bool:
-    """Does the processor multiply brain floats faster than floats?"""
+    """Whether the processor multiplies brain floats faster than floats."""
     return not flags().isdisjoint({"avx512_bf16", "amx_bf16"})
 
 
@@ -121,12 +131,12 @@ def protect() -> bool:
 
 
 def cores() -> int:
-    """As many as the user allows, or as there are."""
+    """The number of cores to use: what the user allows, or all of them."""
     setting = os.environ.get(THREADS, "")
     return int(setting) if setting.isdigit() and int(setting) else all_cores()
 
 
 def all_cores() -> int:
-    """Those that this process may run on."""
+    """The number of cores that this process may run on."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
     return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -26,7 +26,7 @@ NEEDS = {
     "bench": (("torch", "torch"),),
     "bench against every peer": tuple((package, "bench") for package in PEERS),
 }
-"""Command to the packages it needs and the extra that brings each."""
+"""Commands with the packages that each needs and the extra that installs each package."""
 
 
 PACKAGES = (
@@ -68,7 +68,7 @@ def _machine() -> JsonObject:
 
 
 def _runtimes() -> dict[str, str]:
-    """What `--runtime` can take here."""
+    """Each runtime with whether it can run here, or what it needs."""
     if not installed_version("openvino"):
         openvino = "needs: pip install openvino"
     elif cpu.multiplies_bytes():
@@ -87,6 +87,7 @@ def _runtimes() -> dict[str, str]:
 def _gpu() -> str:
     if not installed_version("torch"):
         return "unknown (no torch)"
+    # The cap on instructions must be set before torch is loaded.
     cpu.protect()
     import torch
 

@@ -39,6 +39,7 @@ def open_runtime(
     """
     check_name(name)
     in_memory = not isinstance(source, str | Path)
+    # Without a GPU OpenVINO is the faster one, and spares the import of torch.
     auto = name == "auto" and not in_memory and find_spec("openvino") and not has_gpu()
     if auto or name.startswith("openvino"):
         return _openvino(source, codec, name)
@@ -46,7 +47,7 @@ def open_runtime(
 
 
 def open_joint(source: Model | Path) -> Runtime:
-    """The same weights unsplit, what a split is compared with: those of a folder in fp32 on OpenVINO."""
+    """A runtime for the same weights unsplit; a folder runs in fp32 on OpenVINO."""
     cpu.protect()
     if not isinstance(source, Path):
         return cast(Runtime, _in_torch().open_joint(source))
@@ -61,13 +62,13 @@ def open_joint(source: Model | Path) -> Runtime:
 
 
 def check_name(name: str) -> None:
-    """Refuse a runtime that there is not."""
+    """Raise `InputError` for a runtime name that does not exist."""
     if name not in NAMES:
         raise InputError(f"runtime {name!r} is unknown; choose one of {', '.join(NAMES)}")
 
 
 def has_gpu() -> bool:
-    """Is there a torch with a driver for NVIDIA devices? Tells without importing torch, which takes long."""
+    """Whether torch sees a GPU; the driver is looked for first, since importing torch takes long."""
     if find_spec("torch") is None:
         return False
     try:
@@ -78,7 +79,7 @@ def has_gpu() -> bool:
 
 
 def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Runtime:
-    """From a model folder without torch; a checkpoint is read by torch first.
+    """An OpenVINO runtime of a model folder, read without torch; a checkpoint is read by torch first.
 
     A kind of part that OpenVINO lacks is an error where OpenVINO was asked for; else torch runs the model.
     """
@@ -104,9 +105,11 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
     rounds = False if rounds is None and not cpu.multiplies_bytes() else rounds
     if not isinstance(held, str | Path):
         return OpenVinoRuntime(spec, held.tensors(), held.tokenizer, codec, rounds=rounds)
+    # `auto` takes int8 only where the processor gains by it and the model was calibrated.
     in_bytes = name == "openvino-int8" or (name != "openvino-fp32" and cpu.multiplies_bytes())
     ranges = read_ranges(Path(held)) if in_bytes else {}
     tokenizer, tensors = folder.read_tokenizer(held, spec), folder.StoredTensors(held)
+    # Shapes are checked before compiling, whose own errors do not name the tensor.
     expected = {name: tensor.shape for name, tensor in spec.tensors().items()}
     folder.check_shapes(expected, tensors.shapes)
     rounds = None if ranges else rounds
@@ -119,7 +122,7 @@ def load_model(source: Model | str | Path) -> Model:
 
 
 def _in_torch() -> ModuleType:
-    """What needs torch stands apart, and is loaded by its name: nothing that serves imports it."""
+    """The module of what needs torch; it is imported by name, so that serving never imports torch."""
     if find_spec("torch") is None:
         raise MissingDependency("torch", "torch")
     cpu.protect()

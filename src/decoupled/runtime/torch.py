@@ -38,11 +38,11 @@ from decoupled.runtime.base import (
 log = logging.getLogger(__name__)
 
 OLDEST_TRITON = (3, 2)
-"""Comes with torch 2.6; the kernels use a setting that older ones lack."""
+"""The oldest Triton that works, of torch 2.6: older ones lack a setting that the kernels use."""
 OLDEST_TRITON_FP8 = (3, 4)
-"""Has tensor descriptors, by which that kernel reads and writes."""
+"""The oldest Triton for fp8: its kernel reads and writes through tensor descriptors."""
 STEP = 16
-"""Tokens to whose multiples texts are padded: then their last bits do not depend on each other's lengths."""
+"""Texts are padded to multiples of this, so that their last bits do not depend on each other's lengths."""
 
 
 class TorchRuntime:
@@ -59,7 +59,7 @@ class TorchRuntime:
 
     @property
     def token_budget(self) -> int:
-        """On a CPU little enough to stay in cache, else plenty."""
+        """Padded tokens of a batch: on a CPU few enough to stay in cache, else plenty."""
         return 2048 if self.model.device.type == "cpu" else 65536
 
     def tensors(self, prefix: str) -> dict[str, npt.NDArray[np.generic]]:
@@ -117,6 +117,7 @@ class TorchRuntime:
         query_1QD, real_1Q = (query if owner is None else query.select(owner)).pad()
         dtype = next(self.model.net.parameters()).dtype
         logits = self.model.cross()(
+            # One query is expanded to all pairs without a copy.
             self._tensor(query_1QD).expand(len(states), -1, -1).to(dtype),
             self._tensor(real_1Q).expand(len(states), -1),
             self._tensor(passage_BPD).to(dtype),
@@ -130,7 +131,7 @@ class TorchRuntime:
         }
 
     def keep(self, encoded: Encoded) -> None:
-        """Nothing: the codec decodes in our memory."""
+        """Return None: the codec decodes in our own memory."""
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.model.device)
@@ -158,6 +159,8 @@ class Lanes:
         with self._guard:
             if self._pool is None:
                 pool = ThreadPoolExecutor(count, "lane", _one_core)
+                # The barrier makes every thread start now, so that each runs its initialiser before
+                # the next line.
                 together = threading.Barrier(count)
                 list(pool.map(lambda _: together.wait(), range(count)))
                 # What a thread sets is also what threads to come begin with.
@@ -183,16 +186,17 @@ def load_model(source: Model | str | Path) -> Model:
 
 
 def open_joint(model: Model) -> TorchRuntime:
-    """The same weights unsplit."""
+    """A runtime for the same weights unsplit."""
     return TorchRuntime(Model.split(model, at=0))
 
 
 def open_torch(source: Model | str | Path, codec: Codec | None, name: str) -> Runtime:
-    """On a GPU, by its fast path where that can be; else on the CPU."""
+    """A runtime in torch: on a GPU, by its fast path where that is possible; else on the CPU."""
     model = load_model(source)
     if name != "torch" and (fast := _cuda(model, codec, name)):
         return fast
     if model is not source and torch.cuda.is_available():
+        # Only a model that was loaded here is moved: the caller's own stays where it is.
         half = name == "auto" and torch.cuda.is_bf16_supported()
         model.to("cuda", torch.bfloat16 if half else None)
     return TorchRuntime(model, codec)
@@ -219,7 +223,7 @@ def _cuda(model: Model, codec: Codec | None, name: str) -> Runtime | None:
 
 
 def _cuda_lacks(*, eight: bool) -> str | None:
-    """What this machine would need for the fast path."""
+    """What this machine lacks for the fast path; None where it lacks nothing."""
     if not torch.cuda.is_available():
         return "torch sees no CUDA device"
     needed, kind = ((9, 0), "fp8") if eight else ((8, 0), "bf16")

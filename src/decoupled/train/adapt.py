@@ -51,17 +51,17 @@ from decoupled.train.teachers import (
 logger = getLogger(__name__)
 
 QUERIES = 4000
-"""Made of the passages, at most."""
+"""The most queries that are made from the passages."""
 EVALUATED = 20
-"""Candidates of each query that is set aside."""
+"""The number of candidates of each query that is set aside for judging."""
 MOST_HELD = 100
-"""Queries that judge; more would take long and say little."""
+"""The most queries that judge; more would take long and say little."""
 SAMPLE = 2000
-"""Passages whose words are compared with those of the queries."""
+"""The number of passages whose words are compared with those of the queries."""
 TIMED = 10
-"""Queries that the speeds are measured on."""
+"""The number of queries that the speeds are measured on."""
 FIND_SHARE, TIME_SHARE = 0.2, 0.03
-"""Of the minutes, for the candidates of queries to learn from, and to measure the speeds."""
+"""Shares of the minutes for finding candidates of the training queries, and for measuring speeds."""
 
 Queries = str | Path | Sequence[str] | Generator
 
@@ -79,15 +79,15 @@ class Adapted:
     trained: bool = True
     """Always true since version 0.2; it stays in the JSON for those who read it."""
     scoring: Mapping[str, float]
-    """What a search adds to the score of the model."""
+    """Weights of the first-stage scores that a search adds to the score of the model."""
     teacher_ms: float | None
     """Milliseconds of the teacher for one query with its candidates; None where no other model teaches."""
     split_ms: float
-    """The same through the index."""
+    """Milliseconds of one query with its candidates through the index."""
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; a report draws them."""
+        """The fields as plain values, from which a report is drawn."""
         plain = {"kind": "adapt", **vars(self), "teachers": list(self.teachers)}
         return plain | {"before": self.before.to_json(), "after": self.after.to_json()}
 
@@ -190,7 +190,7 @@ def adapt(  # noqa: PLR0913 (the options of the command)
 
 
 def recipe_for(index: str | Path, changes: Mapping[str, Any]) -> Recipe:
-    """The recipe that suits the model of an index, with what is to be otherwise by dotted name."""
+    """The recipe that suits the model of an index, with `changes` by dotted field name."""
     with Index.open(index) as opened:
         source = opened.source
     history = folder.read_history(source) if isinstance(source, Path) else source.history
@@ -206,15 +206,18 @@ def collect(
     recipe: Recipe,
     minutes: float | None = None,
 ) -> tuple[Lists, Lists]:
-    """Candidates of the queries to train on and of those to judge by; kept, so that they are found once.
+    """Candidates of the training queries and of the queries to judge by, cached so that they are found once.
 
-    After a share of the minutes, those of the queries so far.
+    After a share of the minutes, only the queries so far are used.
     """
     if not len(index.refresh()):
         raise InputError(f"{index.location.name} holds no passages; add some first")
     training_queries = _training_queries(index, queries, limit, recipe.seed)
+    # Candidates depend on the stored states, the texts and the draw: another of these is another
+    # cache.
     cache_key = [index.manifest.fingerprint, str(index.store.snapshot.version), str(recipe.seed)]
     cache_key += [one.query for one in training_queries]
+    # Where no query is set aside by its words, every tenth is: there must be some to judge by.
     aside = {one.query for one in training_queries if one.held} or {
         one.query for one in training_queries[::HELD]
     }
@@ -253,6 +256,7 @@ def _training_queries(
     share = unknown_word_share(
         training_queries, (excerpt.text for excerpt in snapshot.texts(np.sort(rows)))
     )
+    # Most likely another language; a warning only, since the queries may still be right.
     if share > 1 - SHARED_WORDS:
         logger.warning(
             "%.0f%% of the words of the queries are in none of %d passages of %s; are they in another "
@@ -267,7 +271,7 @@ def _training_queries(
 def teacher_names(
     teacher: TeacherName | Sequence[TeacherName] | None, model: Model
 ) -> Sequence[TeacherName]:
-    """Whom the student listens to."""
+    """The names of the teachers that the student imitates."""
     if teacher is None:
         return default_teachers(model)
     names = [teacher] if isinstance(teacher, str | Path | Model) else [*teacher]
@@ -279,7 +283,7 @@ def teacher_names(
 
 
 def _worse(out: str | Path, imitation: Imitation) -> DecoupledError:
-    """The error of a model that training made worse."""
+    """The error for a model that training made worse."""
     was, now = imitation.before, imitation.after
     return DecoupledError(
         f"the model agrees less with its teacher than before (nDCG@10 {was.ndcg_at_10:.4f}, now "
@@ -289,20 +293,21 @@ def _worse(out: str | Path, imitation: Imitation) -> DecoupledError:
 
 
 def _finish(out: Path, source: Path | Model, scoring: Scoring | None, lists: Lists) -> None:
-    """What the model's folder had besides weights: what its scores mean, and the ranges of its int8 form."""
+    """Complete the model's folder: what its scores mean, and the ranges of its int8 form if it had one."""
     if scoring is not None:
         folder.write_scoring(out, scoring)
     if isinstance(source, Path) and (source / folder.EXPORTED).is_file():
         from decoupled.runtime.openvino.calibrate import export_int8
 
         numbers = range(len(lists))
+        # Ranges of the old weights do not fit the new ones, so they are measured again.
         export_int8(out, [(lists.queries[n], lists.candidates(n)[0].text) for n in numbers])
 
 
 def _speeds(
     imitation: Imitation, index: Index, lists: Lists, minutes: float | None
 ) -> tuple[float | None, float]:
-    """Milliseconds of a query with its candidates: by the teacher, and by the split model and the index."""
+    """Milliseconds of a query with its candidates: by the teacher, and by the split model over the index."""
     engine, some, started = Engine(index, cascade=1.0), lists[:TIMED], time.perf_counter()
     teacher = next(iter(imitation.teachers.engines), None)
     of_teacher, of_split = list[float](), list[float]()
@@ -320,7 +325,7 @@ def _speeds(
 
 
 def _timed(rerank: Callable[[], object]) -> float:
-    """Milliseconds of the second of two calls: what is compiled on first use is no part of it."""
+    """Milliseconds of the second of two calls, since the first one may compile."""
     rerank()
     begun = time.perf_counter()
     rerank()
@@ -329,7 +334,7 @@ def _timed(rerank: Callable[[], object]) -> float:
 
 @contextmanager
 def _disk(work: Path) -> Iterator[None]:
-    """A full disk in one line."""
+    """Turn the error of a full disk into one line."""
     try:
         yield
     except OSError as error:

@@ -37,21 +37,21 @@ from decoupled.train.recipe import Precision
 Floats = npt.NDArray[np.float64]
 
 REQUESTS = 64
-"""Questions that are read together."""
+"""The number of questions that are read together."""
 MEMORY = 1 << 28
-"""Bytes in which passages stay encoded, since several questions are about one."""
+"""Bytes for encoded passages, since several questions are about one passage."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """How to run an evaluation."""
+    """Options of an evaluation."""
 
     bits: int | None = None
-    """Passage states as 8- or 4-bit codes give them back."""
+    """Bits of the codes through which passage states pass; None leaves them as they are."""
     split: int | None = None
     precision: Precision = "fp32"
     tokens: int = EVALUATION_TOKENS
-    """Padded tokens in a batch."""
+    """Padded tokens of a batch."""
     threshold: float | None = None
     """No answer when its score beats the best span's by more than this; None is the task's own."""
     progress: Callable[[int], None] | None = None
@@ -91,6 +91,7 @@ def evaluate(
         if progress is not None:
             progress(done, len(examples))
 
+    # Answers are judged as `ask` gives them, unless the options are for the bare modules.
     if ready.task.head == "span" and bits is None and threshold is None:
         metrics = asked_metrics(Engine(opened, remember=MEMORY), ready.pairs, ready.task, count)
     else:
@@ -105,7 +106,7 @@ def evaluate(
 
 
 def _opened(model: Model | str | Path, runtime: str) -> Model | Runtime:
-    """Torch modules on the fastest device, unless another runtime is asked for."""
+    """The torch modules on the fastest device, unless another runtime is named."""
     named = "torch" if runtime == "auto" else runtime
     if isinstance(model, Model) and named == "torch":
         return model
@@ -162,7 +163,7 @@ def evaluate_examples(
 def judge(
     net: PairEncoder | Runtime, examples: Examples, task: Task, how: How = How()
 ) -> ScoredPairs:
-    """The same with the score of every question, by which two models can be compared in pairs."""
+    """Metrics, and the score of every question, by which two models can be compared in pairs."""
     if task.head == "span":
         threshold = task.threshold if how.threshold is None else how.threshold
         return judged_answers(answers(net, examples, task, how), examples, threshold)
@@ -241,6 +242,7 @@ def pair_logits(
     for batch, logits in _logits(net, examples, task, how):
         rows.append(batch.rows)
         values.append(logits)
+    # Batches come longest first; the rows put the logits back into the order of the examples.
     return torch.cat(values)[torch.cat(rows).argsort()].double().cpu().numpy()
 
 
@@ -279,6 +281,7 @@ def answers(
     # By row, so that of equal windows the first one wins, whatever order they were run in.
     for row, score, first, last, null in sorted(spans):
         question, window = int(examples.question[row]), int(examples.passage_of[row])
+        # As the SQuAD 2 scripts of BERT do: no answer is scored by the window that doubts it most.
         lowest[question] = min(lowest[question], null)
         if score > top[question]:
             top[question] = score
@@ -302,7 +305,7 @@ def judged_answers(
 def answer_scores(
     predicted: PredictedSpans, examples: Examples, threshold: float | None
 ) -> tuple[Floats, Floats]:
-    """Exact match and F1 of each question; no answer is given where its score is so far above."""
+    """Exact match and F1 of each question; none is given where no answer scores `threshold` higher."""
     assert examples.truth is not None
     rows = []
     for question in np.unique(examples.question):
@@ -341,6 +344,7 @@ def class_metrics(
     if classes == 2:
         hits = float(((predicted == 1) & (label == 1)).sum())
         total = float((predicted == 1).sum() + (label == 1).sum())
+        # F1 = 2 TP / (predicted + actual), in per cent.
         result["f1"] = 200 * hits / total if total else 0.0
     return result
 
@@ -355,6 +359,7 @@ def judged_ranking(
     """
     # A grade below 0 says no more than 0 here, as in trec_eval.
     positive_grades = np.maximum(grade, 0)
+    # lexsort sorts by its last key first: question, then falling score, then rising grade.
     order = np.lexsort((positive_grades, -score, question))
     queries = np.split(positive_grades[order], np.flatnonzero(np.diff(question[order])) + 1)
     scored = [grades.tolist() for grades in queries if (grades > 0).any()]

@@ -36,38 +36,38 @@ from decoupled.train.teachers import (
 )
 
 JUDGE_SHARE = 0.08
-"""Of the minutes, for the student's scores of what was set aside, before it learns and after."""
+"""Share of the minutes for the student's scores of the held-out queries, before and after training."""
 TEACHER_SHARE = 0.4
-"""Of the minutes, for the teacher's scores; most of the rest is for training."""
+"""Share of the minutes for the teacher's scores; most of the rest is for training."""
 TRAIN_SHARE = 0.1
-"""Of the minutes, for training, however long all else took."""
+"""Least share of the minutes for training, however long everything else took."""
 LEAST = 10
-"""Queries that judge at least, and that are scored between two looks at the clock."""
+"""The fewest queries that judge, and the number that is scored between two looks at the clock."""
 ONLY_SPLIT = 3e-4
-"""Rate where a joint model was cut and not trained since."""
+"""Learning rate for a joint model that was split and not trained since."""
 SHARES = tuple(np.linspace(0, 1, 11, dtype=np.float32).tolist())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Imitation:
-    """What came of it."""
+    """The result of imitating teachers."""
 
     model: Model
     teachers: Teachers
     queries: int
-    """That were trained on; a clock may have ended before the teacher had said something of all."""
+    """Queries that were trained on; fewer than given where the clock ended the teacher's scoring."""
     held: int
-    """That judged; here too."""
+    """Queries that judged; fewer than given for the same reason."""
     before: TeacherAgreement
     after: TeacherAgreement
     scoring: Scoring | None
-    """What its scores mean: the student kept their scale, and blends what it did not learn itself."""
+    """The meaning of its scores: the student keeps their scale and blends what it did not learn itself."""
 
 
 def adapt_recipe(
     changes: Mapping[str, Any] | None = None, history: Sequence[Mapping[str, Any]] | None = None
 ) -> Recipe:
-    """The recipe `adapt` as suits this machine, with what is to be otherwise by dotted name.
+    """The recipe `adapt` as suits this machine, with `changes` by dotted field name.
 
     The rate is that of a model with this `history`: one that was only split has all to learn.
     """
@@ -87,7 +87,7 @@ def imitate(
     minutes: float | None = None,
     progress: Progress | None = None,
 ) -> Imitation:
-    """A copy of the model, taught on the first lists and judged on the second."""
+    """A copy of the model, trained on the first lists and judged on the second."""
     started = time.perf_counter()
     train, held = lists
     named = [weights_digest(one.net, one.spec) for one in (model, *teachers.models)]
@@ -144,12 +144,12 @@ def say(
     *,
     progress: Progress | None = None,
 ) -> Model:
-    """A copy of the model, split or joint, that learnt to say these scores `[Q,C]` of the candidates."""
+    """A copy of the model, split or joint, trained to give these scores `[Q,C]` to the candidates."""
     return _train(model, lists, scores, Teachers((), model), recipe, work, False, progress)
 
 
 def _scored(engine: Engine, lists: Lists, minutes: float | None) -> Floats:
-    """The student's scores; after its share of the minutes, of the queries so far."""
+    """The student's scores; after its share of the minutes, only those of the queries so far."""
     if minutes is None:
         return scores_of(engine, lists)
     started, scores = time.perf_counter(), list[Floats]()
@@ -163,7 +163,7 @@ def _scored(engine: Engine, lists: Lists, minutes: float | None) -> Floats:
 def blended(
     scoring: Scoring | None, scores: Floats, target: Floats, lists: Lists
 ) -> Scoring | None:
-    """With the share of its blend by which a search says most of what the teacher says.
+    """The scoring with the share of its blend at which a search agrees most with the teacher.
 
     A student of an ensemble has learnt some of what BM25 and the cosine say; all of it again is too much.
     """
@@ -217,12 +217,12 @@ def _train(
 
 
 def _guide(teachers: Teachers, student: Model) -> Model | None:
-    """The teacher whose layers are compared, if there is one."""
+    """The teacher whose layers are compared with the student's, if there is one."""
     return next((one for one in teachers.models if _alike(one, student)), None)
 
 
 def _alike(teacher: Model, student: Model) -> bool:
-    """May layers be compared: another model, of the same tokens and width?"""
+    """Whether layers may be compared: another model with a rank head, the same tokens and the same width."""
     same = teacher.spec.encoder.width == student.spec.encoder.width
     ranks = any(head.kind == "rank" for head in teacher.spec.heads)
     return teacher is not student and same and ranks and same_tokens(teacher, student)

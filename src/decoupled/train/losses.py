@@ -27,11 +27,13 @@ UNLABELLED = -100
 
 def masked(logits: Tensor, real: Tensor) -> Tensor:
     """Logits with padding pushed so low that a softmax gives it no weight."""
+    # Finite, since a row of padding alone would be NaN under -inf.
     return logits.float().masked_fill(~real, -1e9)
 
 
 def mean_of(values: Tensor, counted: Tensor) -> Tensor:
     """The mean of the values that are counted; 0 where none is."""
+    # The clamp keeps the mean of nothing at 0 instead of NaN.
     return (values * counted).sum() / counted.sum().clamp(min=1)
 
 
@@ -39,7 +41,7 @@ def mean_of(values: Tensor, counted: Tensor) -> Tensor:
 
 
 def cross_entropy(logits_NC: Tensor, label_N: Tensor) -> Tensor:
-    """Mean over the labelled rows; 0 where there are none."""
+    """Mean cross-entropy over the labelled rows; 0 where there are none."""
     total = F.cross_entropy(
         logits_NC.float(), label_N.long(), ignore_index=UNLABELLED, reduction="sum"
     )
@@ -65,6 +67,7 @@ def rank_bce(score_B: Tensor, relevance_B: Tensor) -> Tensor:
 
 def rank_listwise(scores_GC: Tensor, relevance_GC: Tensor) -> Tensor:
     """Softmax cross-entropy over the passages of a query, grades as target weights (ListNet)."""
+    # Grades as a distribution; a query without a relevant passage adds nothing.
     target = relevance_GC.float().clamp(min=0)
     target = target / target.sum(1, keepdim=True).clamp(min=1e-9)
     return -(target * scores_GC.float().log_softmax(1)).sum(1).mean()
@@ -75,6 +78,7 @@ def margin_mse(scores_GC: Tensor, target_GC: Tensor) -> Tensor:
 
     The mean over all ordered pairs of a group is twice the variance of the errors, so no pair is formed.
     """
+    # mean_ij (e_i - e_j)^2 = 2 Var(e), over all ordered pairs of a group.
     error = scores_GC.float() - target_GC.float()
     return 2 * (error - error.mean(1, keepdim=True)).square().mean()
 
@@ -93,6 +97,8 @@ def kd(
 
     Padded entries, where `real` is false, are left out before the softmax.
     """
+    # Softened by T; the factor T^2 keeps the gradient's size independent of T (Hinton et al.,
+    # 2015).
     student, teacher = student_NC.float() / temperature, teacher_NC.float() / temperature
     if real_NC is not None:
         student, teacher = masked(student, real_NC), masked(teacher, real_NC)
@@ -104,11 +110,12 @@ def kd(
 
 def binary(score_B: Tensor) -> Tensor:
     """A lone score as the two logits of yes and no, so that `kd` applies to it."""
+    # sigmoid(s) is the softmax of (s, 0).
     return torch.stack([score_B, torch.zeros_like(score_B)], -1)
 
 
 def state_mse(a_BTD: Tensor, b_BTD: Tensor, real_BT: Tensor | None) -> Tensor:
-    """Mean squared difference over the features of real tokens; None where all are."""
+    """Mean squared difference over the features of real tokens; `real` None means that all are real."""
     if real_BT is None:
         return F.mse_loss(a_BTD.float(), b_BTD.float())
     weight = real_BT[..., None].float()
@@ -130,6 +137,7 @@ def lrs(
     `real` has a mask `[B,T]` for each layer of the student. Layers pair from the top, so a student with
     more of them matches its last ones. For classifiers the pooled vectors are one more term.
     """
+    # From the top, and zip stops at the shorter: a deeper student's lower layers have no partner.
     pairs = zip(reversed(student), reversed(teacher), reversed(real), strict=False)
     terms = [state_mse(s, t, counted) for s, t, counted in pairs]
     if pooled is not None:
@@ -137,6 +145,7 @@ def lrs(
     if not terms:  # with every layer below the split
         return torch.zeros(())
     every = torch.stack(terms)
+    # state_mse divides by the width; the sum of squared distances has it back.
     return every.mean() if reduce == "mean" else every.sum() * student[-1].shape[-1]
 
 
@@ -154,13 +163,14 @@ def attention_mse(
 
     The mean is over pairs of real tokens and heads; only `moved` tokens look, where that is given.
     """
+    # [B,T,T]: looking token x seen token.
     seen_BTT = (real_BT if moved_BT is None else moved_BT)[:, :, None] & real_BT[:, None, :]
     error = (student_BHTT.float() - teacher_BHTT.float()).masked_fill(~seen_BTT[:, None], 0.0)
     return error.square().sum() / (seen_BTT.sum() * student_BHTT.shape[1]).clamp(min=1)
 
 
 def attention_probabilities(scores_BHTT: Tensor, real_BT: Tensor) -> Tensor:
-    """Scores as the probabilities that attention uses."""
+    """The attention probabilities of these scores."""
     return masked(scores_BHTT, real_BT[:, None, None, :]).softmax(-1)
 
 
@@ -171,6 +181,7 @@ def projection_loss(states: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
     """Mean over the squeezed sides of ‖up(down(h)) - h‖², with h detached (Decoupled Transformer, 4)."""
     if not states:
         raise InputError("a reconstruction needs a learned projection, and the model has none")
+    # Detached: the projection must follow the states, not the states the projection.
     terms = [state_mse(back, h.detach(), real) for h, back, real in states]
     return torch.stack(terms).mean()
 
@@ -196,6 +207,7 @@ def soft_loss(
 ) -> Tensor:
     """`kd` on the distributions of a task: positions, classes, options, passages, or yes and no."""
     if task.head == "span":
+        # [B,S,2] -> [B,2,S]: start and end are two distributions over positions.
         real = batch.span_real[:, None].expand(-1, 2, -1)
         return kd(logits.transpose(1, 2), soft.transpose(1, 2), temperature, real, kl)
     if task.head == "classes":
@@ -210,12 +222,14 @@ def logit_margin(task: Task, logits: Tensor, target: Tensor, batch: Batch) -> Te
     if task.head == "span":
         real = batch.span_real[..., None]
         both = torch.where(real, logits - target, 0.0).float()
+        # The mean error over real positions is removed, as in `margin_mse`; padding has error 0.
         mean = both.sum(1, keepdim=True) / real.sum(1, keepdim=True)
         return 2 * ((both - mean) * real).square().sum() / real.sum().clamp(min=1)
     if task.head == "classes":
         return margin_mse(logits, target)
     if batch.per_group > 1:
         return margin_mse(grouped(logits, batch), grouped(target, batch))
+    # Lone pairs are compared across the batch, as one group: [B,1] -> [1,B].
     return margin_mse(logits.T, target.T)
 
 

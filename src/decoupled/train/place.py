@@ -11,11 +11,11 @@ Line = dict[str, Any]
 """A line of the log: phase, step and total, seconds, and perhaps losses, rate and score by name."""
 Progress = Callable[[Line], None]
 Count = Callable[[int, int | None], None]
-"""Called with how much is done, and of how much, where that is known."""
+"""Called with the amount that is done, and the total where it is known."""
 
 
 def counted(phase: str, progress: Progress | None) -> Count:
-    """A counter of what comes before training, which reports lines such as training logs."""
+    """A counter for work before training, which reports lines like those of training."""
     started = time.perf_counter()
 
     def count(done: int, total: int | None) -> None:
@@ -27,7 +27,7 @@ def counted(phase: str, progress: Progress | None) -> Count:
 
 
 class LogPosition:
-    """The last line of a log, with the loss and the score that were told before it."""
+    """The last line of a log, with the latest loss and score."""
 
     def __init__(self) -> None:
         self._last: Line = {}
@@ -41,7 +41,8 @@ class LogPosition:
         return f"at step {self._last['step']} of {self._last['total']}"
 
     def reach(self, line: Line, run: str = "") -> str:
-        """Go on to a line of that run: steps, loss, score, rate and time left."""
+        """Go on to a line of a run, and describe it: steps, loss, score, rate and time left."""
+        # A new run or phase starts afresh: its first lines have no loss or score yet.
         if run != self._before or line["phase"] != self._last.get("phase", line["phase"]):
             self._last, self._before = {}, run
         self._last |= line

@@ -23,6 +23,7 @@ def check(part: object, bound: Literal["above 0", "from 0", "from 1"], *names: s
     """Raise `InputError` where a field of these names is out of bounds; None is in."""
     for name in names:
         value = getattr(part, name)
+        # None means that the option is not used, so it is within any bound.
         enough = value is None or (value > 0 if bound == "above 0" else value >= int(bound[-1]))
         if not enough or value == math.inf:
             raise InputError(f"{name}={value}; choose a number {bound}")
@@ -71,7 +72,7 @@ class Optimiser:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """What each loss counts for; 0 leaves it out and costs nothing."""
+    """The weight of each loss; 0 leaves it out and costs nothing."""
 
     task: float = 1.0
     kd: float = 0.0
@@ -93,12 +94,12 @@ class Weights:
 
     @property
     def inner(self) -> bool:
-        """Do they compare layers with a teacher's?"""
+        """Whether they compare layers with a teacher's."""
         return bool(self.lrs or self.hidden or self.attention)
 
     @property
     def guided(self) -> bool:
-        """Do they compare anything with a teacher?"""
+        """Whether they compare anything with a teacher."""
         return bool(self.inner or self.kd or self.margin)
 
 
@@ -109,7 +110,7 @@ class Compression:
     phases: Literal[1, 2] = 2
     """Two: first the projection alone on frozen states, then everything (Decoupled Transformer, 4)."""
     epochs: float = 0.5
-    """Length of the first phase."""
+    """Epochs of the first phase."""
     lr: float = 1e-3
     loss: CodecLoss = "reconstruction"
     """First phase: give back the states, the attention scores of the cross layers, or the logits."""
@@ -152,7 +153,7 @@ class Watch:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What only one objective needs to know; each has its own subclass."""
+    """The settings that only one objective needs; each objective has its own subclass."""
 
     renamed: ClassVar[Mapping[str, str]] = {}
     """Names of groups of fields in recipes of earlier versions, and what they are called here; empty where
@@ -171,9 +172,9 @@ class Distillation(Settings):
     weights: Weights = Weights()
     temperature: float = 2.0
     span: Literal["mean", "sum"] = "mean"
-    """How the losses of start and end combine."""
+    """How the losses of start and end are combined."""
     scores: Literal["scores", "probabilities"] = "scores"
-    """What the attention loss compares."""
+    """Whether the attention loss compares scores or probabilities."""
     match: Literal["top", "uniform"] = "top"
     """Which layers `lrs` compares when the teacher is deeper: its last ones, or evenly spaced ones."""
     kl: Literal["forward", "reverse"] = "forward"
@@ -205,7 +206,7 @@ class Recipe:
     objective: str = "distill"
     """What a step minimises: the file of that name in `train/objectives`, or a method's."""
     settings: Settings = Distillation()
-    """Those of the objective."""
+    """The settings of the objective."""
 
     def __post_init__(self) -> None:
         check(self, "from 0", "seed")
@@ -295,7 +296,7 @@ def _from_flat(plain: Mapping[str, Any], kind: type[Settings]) -> dict[str, Any]
 
 
 def _shared_fields(values: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
-    """What of nested values has a name that is known."""
+    """The nested values whose names are known in `like`."""
     return {
         name: _shared_fields(value, like[name]) if isinstance(value, dict) else value
         for name, value in values.items()
@@ -314,12 +315,14 @@ def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{path}={value}; choose a finite number")
         *parents, last = _path(path, recipe.settings).split(".")
+        # The first part of a dotted name tells settings of the objective from the core.
         within = own if (parents or [last])[0] in own else plain
         for parent in parents:
             within = within.get(parent) if isinstance(within, dict) else None
         if not isinstance(within, dict) or last not in within or isinstance(within[last], dict):
             names = _names({**plain, **own})
             raise InputError(f"{path!r} is no field of a recipe; choose one of {names}")
+        # Values go through JSON and back, which is where their types are checked.
         within[last] = to_json(value)
     return recipe_from({**plain, "settings": own}, type(recipe.settings))
 

@@ -27,11 +27,11 @@ from decoupled.train.recipe import Recipe
 from decoupled.train.settings import PairTraining
 
 SCRATCH = "pretrain.scratch"
-"""The module of models that begin at random, among the methods."""
+"""The module, among the methods, of models that begin at random."""
 
 
 def teacher_of(model: Model) -> Model:
-    """The same weights as the ordinary joint model: what they were before the split."""
+    """The joint model with the same weights, as it was before the split."""
     return model.rebuild(unsplit(model.spec), {"did": "unsplit"})
 
 
@@ -92,7 +92,8 @@ def open_models(options: PairTraining, seed: int) -> tuple[Model, Model | None]:
 
 
 def same_tokens(a: Model, b: Model) -> bool:
-    """Do both read texts as the same tokens?"""
+    """Whether both models read texts as the same tokens."""
+    # Settings around the vocabulary may differ, such as padding; token ids must not.
     one, other = (json.loads(model.tokenizer.json)["model"]["vocab"] for model in (a, b))
     return bool(one == other)
 
@@ -133,10 +134,12 @@ def with_vector(model: Model, width: int, *, layers: int = 0, start: Model | Non
         raise SpecError(
             f"layers={layers}, but {len(upper)} stand above the split; choose 0..{len(upper)}"
         )
+    # Slots from 0: these layers have parameters of their own, even as copies.
     own = tuple(replace(one, passage="advance").in_slot(n) for n, one in enumerate(upper[:layers]))
     spec = replace(model.spec, vector=VectorSpec(width=width, layers=own))
     with_new = model.rebuild(spec, {"did": "add vector", "width": width, "layers": layers})
     if with_new.net.vector is not None and (stack := with_new.net.vector.stack) is not None:
+        # Another model's layers are copied only where the encoders agree in every shape.
         like = start if start is not None and start.spec.encoder == model.spec.encoder else model
         for new, source in zip(own, like.spec.layers[model.spec.split :], strict=False):
             copy_layer(like.net.stack, source, stack, new)
@@ -152,7 +155,7 @@ def with_late(model: Model, width: int) -> Model:
 
 
 def copy_layer(stack: Stack, source: LayerSpec, target: Stack, to: LayerSpec) -> None:
-    """The parameters of a layer into another of the same shape."""
+    """Copy the parameters of a layer into another of the same shape."""
     for old, new in zip(source.blocks, to.blocks, strict=True):
         weights = stack.get_submodule(f"{old.name}.{old.slot}").state_dict()
         target.get_submodule(f"{new.name}.{new.slot}").load_state_dict(weights)
@@ -165,7 +168,7 @@ def with_text(
     passage_tokens: int | None = None,
     stride: int | None = None,
 ) -> Model:
-    """The model with other lengths of query and window."""
+    """The model with other lengths of query and window; the stride is kept within the window."""
     text = model.spec.text
     text = replace(
         text,

@@ -34,12 +34,12 @@ from decoupled.train.reshape import SCRATCH, reshaped, teacher_of, with_bits
 
 ELSEWHERE = {"adapt": ("the texts of an index", "adapt")}
 ELSEWHERE |= {name: ("texts", "pretrain") for name in annex.OBJECTIVES if name != "exits"}
-"""Objectives that other functions train: what they learn from, and whose."""
+"""Objectives that other functions train: what each learns from, and the name of the function."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Examples to train on, and perhaps some to judge by."""
+    """Examples to train on, and optionally some to judge by."""
 
     task: Task
     train: Examples
@@ -48,16 +48,16 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Where a run happens, who hears of it, and what else happens meanwhile."""
+    """Where a run happens, who is told about it, and which hooks are active."""
 
     out: Path | None = None
     """Folder of the log and the checkpoint; a run that finds a checkpoint there goes on from it."""
     device: str | None = None
-    """None is whatever `accelerate` finds; "cpu" leaves a GPU alone."""
+    """The device; None is whatever `accelerate` finds, "cpu" leaves a GPU alone."""
     progress: Progress | None = None
     hooks: Sequence[Hook] = ()
     clear: bool = True
-    """Forget the checkpoint in the end; who saves the model says no, and forgets it after that."""
+    """Whether to delete the checkpoint at the end; a caller that saves the model deletes it afterwards."""
 
 
 def distill(  # noqa: PLR0913 (the options of the command)
@@ -115,20 +115,21 @@ def distill(  # noqa: PLR0913 (the options of the command)
 
 
 def _needs_teacher(recipe: Recipe) -> bool:
-    """Is there a teacher although none is named? `plain` compares scores with those of the data."""
+    """Whether a recipe needs a teacher when none is named; `plain` compares with the scores of the data."""
     weights = recipe.of(Distillation).weights
     return bool(weights.kd or weights.inner or (weights.margin and recipe.name != "plain"))
 
 
 def compares(recipe: Recipe) -> bool:
-    """Does the objective of a recipe compare a student with a teacher?"""
+    """Whether the objective of a recipe compares a student with a teacher."""
     return recipe.of(Distillation).weights.guided
 
 
 def keep(trained: Model, out: str | Path, *, compact: bool = False) -> None:
-    """Save a trained model, then forget its checkpoint: one process does, and any others wait for it."""
+    """Save a trained model and delete its checkpoint, in one process while any others wait."""
     state = PartialState()
     if state.is_main_process:
+        # In this order: a crash between the two leaves a checkpoint to go on from.
         trained.save(out, compact=compact)
         checkpoint.clear(checkpoint.work_folder(out))
     state.wait_for_everyone()
@@ -137,7 +138,7 @@ def keep(trained: Model, out: str | Path, *, compact: bool = False) -> None:
 def recipe(
     name: str = "distill", changes: Mapping[str, Any] | None = None, *, pairs: int = 0
 ) -> Recipe:
-    """A named recipe as suits this machine and so many pairs, with what is to be otherwise by dotted name."""
+    """A named recipe as suits this machine and so many pairs, with `changes` by dotted field name."""
     named, changes = recipe_named(name), changes or {}
     sizes = override(named, changes).optimiser
     steps = int(pairs * sizes.epochs / sizes.batch)
@@ -222,9 +223,10 @@ def _check_objective(recipe: Recipe) -> None:
 
 
 def _begins_projection(model: Model) -> bool:
-    """Is its projection yet to be learned? One that was trained goes on as it is."""
+    """Whether its projection is still to be learned; one that was trained goes on as it is."""
     did = [str(one.get("did")) for one in model.history]
     trained = [n for n, what in enumerate(did) if what.startswith("train")]
+    # A projection that was added after the last training is new again.
     new = not trained or "add projection" in did[trained[-1] :]
     return new and model.spec.projection is not None
 
@@ -237,7 +239,7 @@ def _phases(
     batches: Batches,
     begins: bool,
 ) -> list[Phase]:
-    """What the recipe names, and before it the projection alone, where the model has one to learn."""
+    """The phase that the recipe names, and before it the projection alone where it is to be learned."""
     net, task = student.net, data.task
     kind = objective_named(recipe.objective)
     if teacher is not None and compares(recipe):
@@ -264,6 +266,7 @@ def _judge(student: Model, data: Data, recipe: Recipe) -> Callable[[], float] | 
     if data.tune is None:
         return None
     settings, tune = recipe.of(Distillation), data.tune
+    # Of several splits the deepest is judged: it is the cheapest to serve and the hardest to train.
     split, bits = max(settings.splits, default=None), settings.projection.bits
     how = How(bits=bits, precision=recipe.precision, split=split)
     return lambda: evaluate_examples(student.net, tune, data.task, how)[data.task.metric]

@@ -28,7 +28,7 @@ class PairTraining:
     projection: int | None = None
     one_way: str | None = None
     methods: tuple[str, ...] = ()
-    """Of `shrink`."""
+    """The methods of `shrink`."""
 
     def check(self, changes: Mapping[str, Any]) -> None:
         """Raise `InputError` for a task, layers, a recipe or a teacher that cannot be; loads no model."""
@@ -60,7 +60,7 @@ class Adapting:
 def recipe_changes(
     settings: Sequence[str] | None, *, seed: int, **named: float | None
 ) -> dict[str, Any]:
-    """Fields of the recipe by dotted name; `named` are those of the optimiser, `--set` has the last word."""
+    """Changes of a recipe by dotted name: `named` ones are of the optimiser, and `--set` overrides them."""
     changes: dict[str, Any] = {
         f"optimiser.{name}": value for name, value in named.items() if value is not None
     }
@@ -72,6 +72,8 @@ def recipe_changes(
                 "set", f"is {setting!r}; write name=value, for example weights.kd=0.5"
             )
         try:
+            # JSON first, so that numbers and booleans have their types; what is no JSON is a plain
+            # string.
             changes[name] = json.loads(text)
         except ValueError:
             changes[name] = text

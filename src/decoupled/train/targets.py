@@ -21,7 +21,7 @@ from decoupled.train.loop.packed import packable, pays
 from decoupled.train.recipe import Recipe
 
 ROOM = 1 << 30
-"""Bytes of a teacher's hidden states that are kept where there is no GPU."""
+"""Bytes for a teacher's hidden states where there is no GPU."""
 
 
 class Targets:
@@ -48,6 +48,7 @@ class Targets:
         self.values = torch.zeros(int(lengths.sum()), head.outputs, device=device)
         tokens = passages + torch.from_numpy(examples.queries.lengths[examples.query_of])
         self.firsts = (tokens.cumsum(0) - tokens).to(device)
+        # Half precision halves the memory, and is what the student computes in anyway.
         kind = torch.bfloat16 if half else torch.float32
         rows = int(tokens.sum()) if layers else 0
         self.hidden = torch.zeros(rows, layers, width, dtype=kind, device=device)
@@ -55,7 +56,7 @@ class Targets:
         self.pooled = torch.zeros(len(examples) if pools else 0, width, device=device)
 
     def put(self, batch: Batch, outputs: PairOutputs, *, packed: bool) -> None:
-        """Keep what the teacher says of a batch."""
+        """Store the teacher's outputs for a batch."""
         index, real = self._index(batch)
         logits = outputs.logits if self.span else outputs.logits[:, None]
         self.values[index[real]] = logits[real].float()
@@ -68,7 +69,7 @@ class Targets:
             self.pooled[batch.rows] = outputs.pooled.float()
 
     def of(self, batch: Batch, *, packed: bool = False) -> PairOutputs | Tensor:
-        """What it said of a batch, shaped as a pass of it would be."""
+        """The stored outputs for a batch, in the shapes of a forward pass."""
         index, real = self._index(batch)
         logits = self.values[index] * real[..., None]
         logits = logits if self.span else logits[:, 0]
@@ -78,6 +79,7 @@ class Targets:
         if packed:
             place_BT = Packing(real_BT, batch.real_tokens[2]).pack(place_BT)
         return PairOutputs(
+            # Only the order of the heads matters to readers, so the pooled kinds share one name.
             by_head={"span" if self.span else "rank": logits},
             real=real_BT,
             sides=(),
@@ -91,16 +93,17 @@ class Targets:
             return start, torch.ones_like(start, dtype=torch.bool)
         real = batch.span_real
         place = torch.arange(real.shape[1], device=real.device)
+        # Padding may point past the last value; `real` zeroes what it reads.
         return (start + place).clamp(max=len(self.values) - 1), real
 
     def _tokens(self, batch: Batch) -> tuple[Packing, Tensor]:
-        """The real tokens of a batch of pairs, and where their states are."""
+        """The packing of the real tokens of a batch of pairs, and the rows of their states."""
         real_BT, place_BT = self._places(batch)
         packing = Packing(real_BT, batch.real_tokens[2])
         return packing, packing.pack(place_BT)[0]
 
     def _places(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Which tokens of the pairs are real, and where the states of each are; padding has any place."""
+        """Which tokens of the pairs are real, and the row of each one's states; padding has any row."""
         real_BT = torch.cat(batch.real, 1)
         place_BT = real_BT.long().cumsum(1) - 1 + self.firsts[batch.rows][:, None]
         return real_BT, place_BT.clamp(min=0)
@@ -110,7 +113,7 @@ class Targets:
 def soft_targets(
     teacher: PairEncoder, batches: Batches, task: Task, recipe: Recipe, layers: int = 0
 ) -> Targets:
-    """Run the teacher over all examples, in large batches and without dropout."""
+    """Run the teacher over all examples, in large batches and without dropout, and keep its outputs."""
     width, half = teacher.spec.encoder.width, recipe.precision != "fp32"
     targets = Targets(batches, teacher.spec.head(task.head), layers=layers, width=width, half=half)
     teacher.eval()
@@ -124,11 +127,12 @@ def soft_targets(
 
 
 def fits(batches: Batches, layers: int, width: int, half: bool) -> bool:
-    """Is there room for so many hidden states of every token of every pair?"""
+    """Whether so many hidden states of every token of every pair fit in memory."""
     examples = batches.examples
     tokens = int(examples.passages.lengths[examples.passage_of].sum())
     tokens += int(examples.queries.lengths[examples.query_of].sum())
     room = ROOM
     if batches.device.type == "cuda":
+        # Half of what is free: the student's activations need the rest.
         room = torch.cuda.mem_get_info(batches.device)[0] // 2
     return tokens * layers * width * (2 if half else 4) <= room

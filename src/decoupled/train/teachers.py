@@ -27,11 +27,11 @@ from decoupled.train.reshape import teacher_of
 
 FIRST_STAGE, SELF = ("bm25", "vector"), "self"
 BLOCK = 16
-"""Queries whose scores are written together."""
+"""The number of queries whose scores are written together."""
 REMEMBER = 1 << 28
 """Bytes for the states of passages, which are candidates of many queries."""
 HALF = 0.5
-"""What a first stage counts for, in spreads of the logits, where the model has not learnt it."""
+"""Weight of a first-stage score, in spreads of the logits, where the model has not learnt one."""
 
 TeacherName = str | Path | Model
 Numbers = TypeVar("Numbers", Floats, Tensor)
@@ -39,28 +39,28 @@ Numbers = TypeVar("Numbers", Floats, Tensor)
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherAgreement:
-    """How far a ranking is the teacher's, on queries that were set aside."""
+    """Agreement of a ranking with the teacher's, on queries that were set aside."""
 
     ndcg_at_10: float
-    """The teacher's first ten, graded 10 to 1 in its order."""
+    """nDCG@10 against the teacher's first ten, graded 10 to 1 in its order."""
     tau: float
-    """Kendall's, of all candidates."""
+    """Kendall's tau of all candidates."""
     top_1: float
     """Share of the queries whose first candidate is the same."""
 
     @property
     def overall(self) -> float:
-        """Of the first ten and of all: who gained a little there and lost more here ranked worse."""
+        """Mean of nDCG@10 and tau: a gain among the first ten must not hide a loss among the others."""
         return (self.ndcg_at_10 + self.tau) / 2
 
     def to_json(self) -> dict[str, float]:
-        """Rounded."""
+        """The measures by name, rounded."""
         named = {"ndcg@10": self.ndcg_at_10, "tau": self.tau, "top-1": self.top_1}
         return {name: round(value, 4) for name, value in named.items()}
 
 
 def agreement(ours: Floats, theirs: Floats) -> TeacherAgreement:
-    """Of scores `[Q,C]` with those of a teacher."""
+    """Agreement of scores `[Q,C]` with those of a teacher."""
     gains, same = [], []
     for mine, other in zip(ours, theirs, strict=True):
         grades = np.zeros(len(other), np.int64)
@@ -78,14 +78,14 @@ def agreement(ours: Floats, theirs: Floats) -> TeacherAgreement:
 
 
 def default_teachers(model: Model) -> tuple[str, ...]:
-    """The joint form of a model that was only split; of another, itself and what it blends."""
+    """The joint form of a model that was only split; for any other, itself and the first stage it blends."""
     if model.spec.split and not trained(model.history):
         return ("joint",)
     return ("self", "bm25", "vector") if model.spec.vector is not None else ("self", "bm25")
 
 
 def trained(history: Sequence[Mapping[str, Any]]) -> bool:
-    """Has a model learnt something here, or was it only cut?"""
+    """Whether a model was trained, and not only split."""
     return any(done.get("did", "").startswith("train") for done in history)
 
 
@@ -110,20 +110,21 @@ class Teachers:
         self.models = [self._model(name, student) for name in others]
         self.engines = [self.engine_of(model) for model in self.models]
         self.own = float(SELF in names) / max(1, len(others) + (SELF in names))
-        """Share of the student itself."""
+        """Share of the student's own scores in the target."""
         self.alone = len(others) == 1 == len(names)
-        """Is it one model, and nothing else?"""
+        """Whether a single model is the only teacher."""
 
     @staticmethod
     def _model(name: TeacherName, student: Model) -> Model:
         if name == "joint":
             return teacher_of(student)
         model = name if isinstance(name, Model) else Model.open(name)
+        # Raises now where the teacher cannot rank, not after hours of work.
         model.spec.reads("rank")
         return model
 
     def engine_of(self, model: Model) -> Engine:
-        """An engine over texts, on the runtime of all that is compared."""
+        """An engine over texts, on the runtime of all models that are compared."""
         return engine_of(model, runtime=self.runtime)
 
     def logits(
@@ -146,7 +147,7 @@ class Teachers:
         return np.stack([scores_of(engine, lists) for engine in self.engines])
 
     def blend(self, teacher_logits: Floats, lists: Lists, scale: Scale) -> Floats:
-        """`[Q,C]` what the student is to say, less its own share."""
+        """`[Q,C]` target scores, without the student's own share."""
         models = [scale.apply(number, logits) for number, logits in enumerate(teacher_logits)]
         share = (1 - self.own) / max(1, len(models))
         total = np.zeros(lists.rows.shape) + share * sum(models)
@@ -159,22 +160,22 @@ class Teachers:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scale:
-    """The scale of the logits that are learnt, and those of the teachers' on the same lists."""
+    """The scale of the student's logits, and those of the teachers on the same lists."""
 
     mean: float
     spread: float
-    """Mean standard deviation within a query."""
+    """Mean standard deviation of the logits within a query."""
     teachers: tuple[tuple[float, float], ...]
 
     @classmethod
     def of(cls, own: Floats, logits: Floats) -> Scale:
-        """From logits `[Q,C]` and `[M,Q,C]`: teachers are to speak on the scale of `own`."""
+        """The scales of logits `[Q,C]` of the student and `[M,Q,C]` of the teachers."""
         both = ((float(x.mean()), max(float(x.std(-1).mean()), 1e-6)) for x in (own, *logits))
         (mean, spread), *teachers = both
         return cls(mean=mean, spread=spread, teachers=tuple(teachers))
 
     def apply(self, number: int, logits: Numbers) -> Numbers:
-        """Logits of a teacher on that scale."""
+        """Logits of a teacher, mapped to the student's scale."""
         mean, spread = self.teachers[number]
         return (logits - mean) * (self.spread / spread) + self.mean
 

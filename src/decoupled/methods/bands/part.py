@@ -14,10 +14,10 @@ from decoupled.model.parts.table.base import TOKENS, Band, Table
 
 @dataclass(frozen=True, kw_only=True)
 class Banded(Table):
-    """Rows that get narrower from band to band, each widened by its own; ids in order of frequency."""
+    """Bands of ever narrower rows, each with its own widening matrix; ids are in order of frequency."""
 
     sizes: tuple[int, ...]
-    """Tokens of each band, the most frequent first."""
+    """The number of tokens of each band, the most frequent first."""
     widths: tuple[int, ...]
     kind: Literal["banded"] = "banded"
 
@@ -36,11 +36,13 @@ class Banded(Table):
 
     def keep(self, order: Sequence[int]) -> Banded:
         edges = list(accumulate(self.sizes))
+        # The band of an id is the number of edges at or below it.
         places = [bisect_right(edges, id) for id in order]
         if places != sorted(places):
             raise SpecError(
                 "the new order mixes tokens of different bands; keep the order of the bands"
             )
+        # Bands that lost all of their tokens go with their matrices.
         left = [(places.count(n), width) for n, width in enumerate(self.widths)]
         sizes, widths = zip(*(band for band in left if band[0]), strict=True)
         return replace(self, sizes=sizes, widths=widths)

@@ -37,6 +37,7 @@ class BandEmbedding(Method):
         spec, examples = model.spec.encoder.embedding, self.needed(sample).examples(model)
         sizes = [max(1, round(share * spec.vocab)) for share in self.shares]
         sizes.append(spec.vocab - sum(sizes))
+        # Width d / F^i for band i, as in Baevski and Auli (2019), with F = 4 there.
         widths = tuple(max(1, spec.width // self.factor**i) for i in range(len(sizes)))
         order = by_frequency(model, frequencies(examples, spec.vocab))
         return _Band(order=KeepTokens(order=order), sizes=tuple(sizes), widths=widths)
@@ -44,7 +45,7 @@ class BandEmbedding(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class _Band(Method):
-    """Bands over a given order of the vocabulary."""
+    """Bands of given sizes and widths over a given order of the vocabulary."""
 
     order: KeepTokens
     sizes: tuple[int, ...]

@@ -26,7 +26,7 @@ class ChunkFeedForward(Method):
     tokens: int = 128
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """The encoder with that chunk."""
+        """The encoder with that chunk size."""
         if self.tokens < 1:
             raise SpecError(f"tokens={self.tokens}; choose 1 or more")
         return replace(spec, encoder=replace(spec.encoder, chunk=self.tokens))
@@ -41,7 +41,7 @@ class CheckpointGradients(Method):
 
     @contextmanager
     def hook(self, student: PairEncoder, teacher: PairEncoder | None) -> BeforeSteps:
-        """Dropout is the same in both passes."""
+        """Run each layer under checkpointing while training; dropout is the same in both passes."""
 
         def act(context: Context, x_BTD: Tensor, run: Run) -> Tensor:
             if not student.training:

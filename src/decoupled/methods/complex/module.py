@@ -14,8 +14,9 @@ BASE = 10_000.0
 
 
 def frequencies(width: int) -> Tensor:
-    """`[D/2]` with which training begins: as sinusoidal positions have them, two dimensions alike."""
+    """`[D/2]` initial frequencies ω_d = 10000^(-2⌊d/2⌋/D), as sinusoidal positions have them in pairs."""
     half = width // 2
+    # Two neighbouring dimensions share a frequency.
     place = 2 * (torch.arange(half) // 2)
     return BASE ** (-place / half)
 
@@ -32,19 +33,23 @@ class ComplexTable(nn.Module):
         shape = kind.frequencies(spec.vocab, spec.width)[1]
         start = frequencies(spec.width)
         start = start.mean() if kind.share == "dimensions" else start
+        # Frequencies of words lie with the table, so that renumbering tokens moves both.
         holder = self if kind.share == "words" else self.table
         holder.register_parameter("frequency", nn.Parameter(start.expand(shape).clone()))
 
     def forward(self, ids_BT: Tensor, position_BT: Tensor) -> Tensor:
-        """`[B,T,D]`."""
+        """`[B,T,D]` vectors of tokens, turned by their positions."""
         speed: Tensor
         if self.kind.share == "words":
             speed = self.get_parameter("frequency")
         else:
             speed = F.embedding(ids_BT, self.get_parameter("table.frequency"))
+        # φ = ω·pos in fp32, since half precision would blur large positions.
         angle = position_BT[..., None].float() * speed.float()
         x, cos, sin = self.table(ids_BT), angle.cos(), angle.sin()
+        # Without phases a row holds amplitudes alone: r cos φ and r sin φ.
         if not self.kind.phases:
             return torch.cat([x * cos, x * sin], -1)
         real, imaginary = x.chunk(2, -1)
+        # (a + ib)·exp(iφ) = (a cos φ - b sin φ) + i(a sin φ + b cos φ).
         return torch.cat([real * cos - imaginary * sin, real * sin + imaginary * cos], -1)

@@ -25,5 +25,6 @@ def _(kind: Complex, graph: Graph, spec: EmbeddingSpec, ids_BT: Node, position_T
         return op.concat([op.multiply(x, cos), op.multiply(x, sin)], 2)
     half = spec.width // 2
     real, other = op.variadic_split(x, constant(np.int64(2)), integers(half, half)).outputs()
+    # The real part of (a + ib)·exp(iφ); the imaginary part follows.
     turned = op.subtract(op.multiply(real, cos), op.multiply(other, sin))
     return op.concat([turned, op.add(op.multiply(real, sin), op.multiply(other, cos))], 2)

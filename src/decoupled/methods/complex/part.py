@@ -20,7 +20,7 @@ class Complex(Table):
     placed: ClassVar[bool] = True
 
     share: Literal["words", "dimensions", "none"] = "words"
-    """Frequencies ω: one per dimension for all words, one per word for all dimensions, or one for each."""
+    """How frequencies ω are shared: one per dimension, one per word, or one for each word and dimension."""
     phases: bool = True
     kind: Literal["complex"] = "complex"
 
@@ -35,7 +35,7 @@ class Complex(Table):
             )
 
     def frequencies(self, vocab: int, width: int) -> tuple[str, tuple[int, ...]]:
-        """Name and shape of its frequencies; those of each word lie with the word's row."""
+        """The name and shape of its frequencies; those of each word lie beside the word's row."""
         half = width // 2
         if self.share == "words":
             return f"{TOKENS}.frequency", (half,)

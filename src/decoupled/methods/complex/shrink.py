@@ -48,7 +48,7 @@ class ComplexEmbedding(Method):
         return replace(with_phases, encoder=replace(with_phases.encoder, embedding=changed))
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        """The rows as they are, and the first position with the types."""
+        """Keep the rows, and add the first position to the types, so that position 0 stays exact."""
         moved, old, new = dict(weights), before.encoder.embedding, after.encoder.embedding
         first_D = moved.pop("embedding.positions.weight")[old.position_start]
         moved[f"{TOKENS}.table.weight"] = moved.pop(f"{TOKENS}.weight")

@@ -23,17 +23,17 @@ from decoupled.model.nn.frame import Frame, angles, rotate
 from decoupled.model.parts.linear import LinearSpec
 
 FAINT = -2.0
-"""Added to the scores of what is remembered, at first: a model that never had a memory stays near itself."""
+"""Initial bias of the scores of remembered states: a model without a memory so far stays near itself."""
 
 
 class Remembered(NamedTuple):
-    """States that others may see: keys and values `[B,H,S,K]`; `[B,S]` which are real, and where."""
+    """States that windows may see: keys and values `[B,H,S,K]`, and `[B,S]` which are real and where."""
 
     key: Tensor
     value: Tensor
     real: Tensor
     place: Tensor
-    """In tokens from the start of their window; in what a window sees, backwards from its own start."""
+    """Tokens from their window's start; for a window that sees them, backwards from its own start."""
 
 
 @build_attention.register(Compressive)
@@ -58,6 +58,7 @@ class CompressiveAttention(DotProductAttention):
             return super().look(x_BTD, v_BHTK, context)
         q_BHRK, k_BHTK = self._queries_and_keys(x_BTD, context)
         whole = Remembered(k_BHTK, v_BHTK, frame.real_BT, frame.order()[0])
+        # The nearest windows are seen whole, those before them compressed.
         steps = earlier(frame, kind.memory_windows)
         seen = [self._at(whole, *step, kind) for step in steps[: kind.memory]]
         if kind.compressed:
@@ -67,11 +68,13 @@ class CompressiveAttention(DotProductAttention):
             slots_BGD, real_BG, place_BG = self._slots(x_BTD, frame, kind, used_BT)
             slots = self._remembered(slots_BGD, real_BG, place_BG, frame, kind)
             seen += [self._at(slots, *step, kind) for step in steps[kind.memory :]]
+        # One softmax over own tokens and memories, as over [cm; m; h] in the paper.
         k, v = (
             torch.cat([own, *(getattr(one, name) for one in seen)], 2)
             for own, name in ((k_BHTK, "key"), (v_BHTK, "value"))
         )
         y_BHRK = self.attend(q_BHRK, k, v, self._bias(q_BHRK, seen, context))
+        # Attention reconstruction (Rae et al., 2020): its gradient reaches the compression alone.
         if self.training and torch.is_grad_enabled() and kind.learns:
             loss = self.reconstruction(x_BTD, frame, kind)
             y_BHRK = cast(Tensor, _Beside.apply(y_BHRK, loss))  # type: ignore[no-untyped-call]
@@ -81,10 +84,12 @@ class CompressiveAttention(DotProductAttention):
         return self.rows_of(context.frame.mask(None), context)
 
     def _at(self, held: Remembered, row_B: Tensor, gap_B: Tensor, kind: Compressive) -> Remembered:
-        """What each window sees of the one in `row_B`, which begins `gap_B` tokens before it."""
+        """The states that each window sees of the one in `row_B`, which begins `gap_B` tokens earlier."""
         at, there_B1 = row_B.clamp(min=0), (row_B >= 0)[:, None]
         key = held.key[at]
         if kind.rotary is not None:
+            # Rotations add up, so a key that was turned in its own window is turned back by the gap
+            # alone.
             key = rotate(key, *angles(-gap_B[:, None], kind.rotary, kind.head_width))
         back_BS = gap_B[:, None] - held.place[at]
         return Remembered(key, held.value[at], held.real[at] & there_B1, back_BS)
@@ -96,6 +101,7 @@ class CompressiveAttention(DotProductAttention):
             own = context.frame.real_BT[:, None, None]
         back = torch.cat([one.place for one in seen], 1)
         real = torch.cat([one.real for one in seen], 1)
+        # Buckets are powers of two, so one table serves any distance.
         bucket_BS = back.clamp(min=1).float().log2().long().clamp(max=BUCKETS - 1)
         bias_BHS = self.distance[:, bucket_BS].transpose(0, 1).to(q_BHRK.dtype)
         low = hidden(q_BHRK.dtype)
@@ -111,6 +117,7 @@ class CompressiveAttention(DotProductAttention):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """`[B,G,D]` states for every window, which are real, and where they stand."""
         place_BT, count_BT = frame.order()
+        # Ceiling: the last group may be shorter than the rate.
         groups = -(-x_BTD.shape[1] // kind.rate)
         real_BG = torch.arange(groups, device=x_BTD.device) < -(-count_BT[:, :1] // kind.rate)
         if used_BT is not None:
@@ -119,9 +126,11 @@ class CompressiveAttention(DotProductAttention):
             chosen = chosen.masked_fill(~real_BG, x_BTD.shape[1] - 1).sort(1).values
             index = chosen[..., None].expand(-1, -1, x_BTD.shape[-1])
             return x_BTD.gather(1, index), real_BG, place_BT.gather(1, chosen)
+        # [B,T,D] -> [B,G,C,D], with zeros after the text.
         more = groups * kind.rate - x_BTD.shape[1]
         x_BGCD = F.pad(x_BTD, (0, 0, 0, more)).view(len(x_BTD), groups, kind.rate, -1)
         real_BGC = F.pad(frame.real_BT, (0, more)).view(len(x_BTD), groups, kind.rate)
+        # A group stands at the middle of its tokens.
         place_G = (torch.arange(groups, device=x_BTD.device) + 0.5) * kind.rate - 0.5
         slots_BGD = self._compress(x_BGCD, real_BGC[..., None], kind)
         return slots_BGD, real_BG, place_G.expand(len(x_BTD), -1)
@@ -131,6 +140,7 @@ class CompressiveAttention(DotProductAttention):
         if kind.compress == "conv":
             return cast(Tensor, self.compress(inside.flatten(2)))
         if kind.compress == "max":
+            # The minimum stands in for padding, and groups of padding alone become 0.
             low = x_BGCD.masked_fill(~real_BGC1, torch.finfo(x_BGCD.dtype).min).amax(2)
             return low.masked_fill(~real_BGC1.any(2), 0.0)
         return inside.sum(2) / real_BGC1.sum(2).clamp(min=1)
@@ -152,12 +162,13 @@ class CompressiveAttention(DotProductAttention):
         seen: list[Remembered],
         steps: list[tuple[Tensor, Tensor]],
     ) -> Tensor:
-        """`[B,T]` attention that the windows after it paid to each token while it was in memory whole."""
+        """`[B,T]` attention that later windows paid to each token while it was in memory whole."""
         tokens, scale = q_BHTK.shape[2], self.head_width**-0.5
         keys = torch.cat([whole.key, *(one.key for one in seen)], 2)
         real_BS = torch.cat([whole.real, *(one.real for one in seen)], 1)
         scores = (q_BHTK @ keys.mT).float() * scale
         share = scores.masked_fill(~real_BS[:, None, None], -torch.inf).softmax(-1)
+        # Summed over heads and looking tokens; padding does not look.
         paid_BS = (share * whole.real[:, None, :, None]).sum((1, 2))
         used_BT = torch.zeros_like(paid_BS[:, :tokens])
         for number, (row_B, _) in enumerate(steps[: len(seen)], 1):
@@ -166,10 +177,11 @@ class CompressiveAttention(DotProductAttention):
         return used_BT
 
     def reconstruction(self, x_BTD: Tensor, frame: Frame, kind: Compressive) -> Tensor:
-        """How far attention to compressed states is from attention to what they stand for, content alone.
+        """Mean squared difference between attention to compressed states and to the states they stand for.
 
-        Only what compresses can learn from it.
+        It is content attention, without positions; only the compression learns from it.
         """
+        # Detached, like all weights below: this loss must not move what it compares.
         x_BTD = x_BTD.detach()
         ((row_B, _),) = earlier(frame, kind.memory + 1)[-1:]
         at, there_B = row_B.clamp(min=0), row_B >= 0
@@ -183,6 +195,7 @@ class CompressiveAttention(DotProductAttention):
         q = fixed("query", x_BTD)
         looks = []
         for states, real in ((x_BTD, frame.real_BT), (slots_BGD, real_BG)):
+            # A window without one before it may look anywhere; it is left out of the mean.
             mask = (real[at] | ~there_B[:, None])[:, None, None]
             k, v = fixed("key", states)[at], fixed("value", states)[at]
             looks.append(F.scaled_dot_product_attention(q, k, v, attn_mask=mask).float())
@@ -192,7 +205,7 @@ class CompressiveAttention(DotProductAttention):
 
 
 def averaging(linear: nn.Linear) -> None:
-    """Let a map of several states, one after the other, give their mean."""
+    """Initialise a linear map of several concatenated states so that it gives their mean."""
     width = linear.out_features
     with torch.no_grad():
         count = linear.in_features // width
@@ -201,7 +214,7 @@ def averaging(linear: nn.Linear) -> None:
 
 
 def earlier(frame: Frame, steps: int) -> list[tuple[Tensor, Tensor]]:
-    """The row of the window so many before each, -1 where there is none, and the tokens from its start on."""
+    """For each number of steps back: the row of that window (-1 for none), and the tokens since its start."""
     assert frame.before_B is not None
     length_B = frame.real_BT.sum(1)
     row_B, gap_B, parts = torch.arange(len(length_B), device=length_B.device), 0 * length_B, []
@@ -213,7 +226,7 @@ def earlier(frame: Frame, steps: int) -> list[tuple[Tensor, Tensor]]:
 
 
 class _Beside(torch.autograd.Function):
-    """A tensor as it is, and a loss that is added to whatever loss comes of it."""
+    """Passes a tensor through unchanged, and adds a loss to whatever loss is computed from it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
@@ -222,5 +235,6 @@ class _Beside(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        # The loss counts with weight 1, whatever gradient arrives for the tensor.
         (loss,) = ctx.saved_tensors
         return grads[0], torch.ones_like(loss)

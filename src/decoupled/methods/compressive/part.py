@@ -14,7 +14,7 @@ from decoupled.model.parts.linear import LinearSpec, Tensors, TensorSpec
 from decoupled.model.parts.part import Matrix, Part
 
 BUCKETS = 16
-"""Distances to what is remembered, in powers of two."""
+"""The number of buckets of distances to remembered states, in powers of two."""
 Compress = Literal["mean", "max", "conv", "most-used"]
 
 
@@ -26,11 +26,11 @@ class Compressive(Attention):
     """
 
     memory: int = 1
-    """Windows before its own whose states are seen as they are."""
+    """The number of earlier windows whose states are seen as they are."""
     compressed: int = 1
-    """Windows before those, of which compressed states are seen."""
+    """The number of windows before those that are seen compressed."""
     rate: int = 4
-    """Tokens for each compressed state."""
+    """The number of tokens of each compressed state."""
     compress: Compress = "mean"
     bias: bool = True
     rotary: float | None = None
@@ -67,7 +67,7 @@ class Compressive(Attention):
 
     @property
     def learns(self) -> bool:
-        """Has it weights that compress?"""
+        """Whether it has weights that compress."""
         return self.compress == "conv" and self.compressed > 0
 
     def matrices(self, width: int) -> dict[str, Matrix]:
@@ -81,7 +81,7 @@ class Compressive(Attention):
         return tensors
 
     def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
-        """Of a window that has as many before it as can be seen."""
+        """Multiply-adds of a window that has as many windows before it as can be seen."""
         slots = self.compressed * -(-tokens // self.rate)
         seen = tokens * (1 + self.memory) + slots
         compressing = -(-tokens // self.rate) * 2 * linear.macs(width, self.inner) if slots else 0
@@ -89,6 +89,8 @@ class Compressive(Attention):
         return 2 * rows * seen * self.inner + compressing
 
     def shape(self) -> Attention:
+        # The convolution depends on the rate, everything else of the slot on heads and widths
+        # alone.
         if self.learns:
             return replace(self, memory=1, compressed=1, rotary=None)
         return Compressive(heads=self.heads, head_width=self.head_width, bias=self.bias)

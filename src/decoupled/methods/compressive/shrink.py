@@ -27,14 +27,14 @@ class Remember(Method):
     name: ClassVar[str] = "compressive"
 
     memory: int = 1
-    """Windows that are seen as they are."""
+    """The number of earlier windows that are seen as they are."""
     compressed: int = 1
-    """Windows before those, seen compressed."""
+    """The number of windows before those that are seen compressed."""
     rate: int = 4
-    """Tokens for each compressed state."""
+    """The number of tokens of each compressed state."""
     compress: Compress = "mean"
     tokens: int | None = None
-    """Of a window; by default as many as now."""
+    """The number of tokens of a window; by default as many as now."""
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """The layers below the split, and windows that do not overlap."""
@@ -59,6 +59,7 @@ class Remember(Method):
             raise SpecError(
                 f"tokens={tokens} of a window; choose {special + 1}..{text.passage_tokens}"
             )
+        # Without overlap: a token in two windows would be remembered twice.
         text = replace(text, passage_tokens=tokens, stride=tokens - special)
         return replace(with_layers(spec, (*below, *spec.layers[spec.split :])), text=text)
 
@@ -79,7 +80,7 @@ class Remember(Method):
         return replace(layer, attention=kind)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        """A memory that is hardly looked at, and a convolution that begins as a mean."""
+        """Start with a memory that is hardly looked at, and a convolution that is a mean."""
         moved, width = dict(weights), after.encoder.width
         for block in after.encoder.blocks:
             if isinstance(block.part, Compressive):

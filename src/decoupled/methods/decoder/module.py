@@ -25,7 +25,7 @@ class CausalAttention(DotProductAttention):
 
 @build_attention.register(Cross)
 class CrossAttention(AttentionModule):
-    """Queries of the rows, keys and values of the other text; neither has positions of its own here."""
+    """Queries come from the rows, keys and values from the other text; neither has positions of its own."""
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         q_BHRK = self.split_heads(self.query(take(x_BTD, context.rows)))
@@ -46,11 +46,13 @@ class CrossAttention(AttentionModule):
             )
         real_BT = context.frame.real_BT
         asks_T = torch.arange(real_BT.shape[1], device=real_BT.device) < context.query
+        # Each side sees the real tokens of the other side alone.
         mask = real_BT[:, None, None, :] & (asks_T[:, None] != asks_T)
         return take(mask, context.rows, 2)
 
     def _keys_and_values(self, x_BTD: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         source = context.source
+        # A source that does not change is mapped once, however many tokens are decoded.
         if source is not None and self in source.kept:
             return source.kept[self]
         states = x_BTD if source is None else source.states

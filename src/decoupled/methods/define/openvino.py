@@ -15,7 +15,7 @@ from decoupled.runtime.openvino.graph import Floats, Graph, constant, core, para
 from decoupled.runtime.openvino.table.base import table_rows, token_rows
 
 ROWS = 4096
-"""Rows that are widened at a time."""
+"""The number of rows that are widened at a time."""
 
 
 @token_rows.register
@@ -28,6 +28,7 @@ def folded(kind: GroupTable, graph: Graph, spec: EmbeddingSpec) -> Floats:
     ids_1V = parameter("ids", [1, -1], "int32")
     narrow = table_rows(graph, f"{TOKENS}.table", ids_1V)
     wide = grouped(graph, f"{TOKENS}.unit", kind.unit(spec.width), narrow)
+    # In fp32: this runs once, and its result is the table that everything reads.
     settings = {"INFERENCE_PRECISION_HINT": "f32"}
     unit = core().compile_model(ov.Model([op.result(wide)], [ids_1V]), "CPU", settings)
     starts = range(0, spec.vocab, ROWS)

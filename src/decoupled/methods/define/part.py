@@ -24,7 +24,7 @@ class GroupTable(Table):
     """The widest layer, in multiples of `rank`."""
     depth: int = 3
     groups: int = 4
-    """The most that a layer has."""
+    """The most groups of a layer."""
 
     def __post_init__(self) -> None:
         if self.rank < 1 or self.expand < 1 or self.groups < 1:
@@ -35,7 +35,7 @@ class GroupTable(Table):
 
     @abstractmethod
     def unit(self, width: int) -> GroupUnit:
-        """What widens its rows."""
+        """The unit that widens its rows."""
 
     def bands(self, vocab: int, width: int) -> tuple[Band, ...]:
         return (Band(ids=vocab, width=self.rank, rows=f"{TOKENS}.table"),)

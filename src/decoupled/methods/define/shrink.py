@@ -35,13 +35,13 @@ class DefineEmbedding(Method):
     """Widest layer, in multiples of the rank."""
     depth: int = 3
     groups: int = 4
-    """The most that a layer has."""
+    """The most groups of a layer."""
     steps: int = 100
-    """Of fitting the rows of the old table; define begins as the best of its rank, dextra needs some 500."""
+    """Steps of fitting the old table's rows; define starts as the best of its rank, dextra needs some 500."""
     seed: int = 0
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """A table of that kind."""
+        """The spec with a token table of that kind."""
         need_floats(spec, self.name, tables=True)
         if self.steps < 0:
             raise SpecError(f"steps={self.steps}; choose 0 or more")
@@ -50,7 +50,7 @@ class DefineEmbedding(Method):
         return with_table(spec, grouped, self.name)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        """The rows of the old table, as closely as the new one gets in so many steps."""
+        """Fit the new table to the rows of the old one, in so many steps."""
         moved, spec = dict(weights), after.encoder.embedding
         rows_VD = moved.pop(f"{TOKENS}.weight")
         assert isinstance(spec.table, GroupTable)
@@ -61,9 +61,12 @@ class DefineEmbedding(Method):
         narrow, widen = truncated(rows_VD, self.rank)
         if self.unit == "define":
             end = grouped.get_submodule(f"unit.{len(grouped.unit) - 1}.groups.0")
+            # The last layer reads the row itself first: with U S and V' it starts as the best of
+            # its rank.
             end.get_parameter("weight").zero_()[:, : self.rank] = widen
             end.get_parameter("bias").zero_()
         else:
+            # The unit expects inputs of unit variance: a row of length sqrt(rank).
             narrow = F.normalize(narrow, dim=-1) * math.sqrt(self.rank)
             # Near 0 the activation behind the last norm halves what it is given.
             end = grouped.get_submodule(f"unit.{len(grouped.unit) - 1}.norm")
@@ -75,7 +78,7 @@ class DefineEmbedding(Method):
 
 
 def _fit(grouped: GroupedTable, rows_VD: Tensor, steps: int, order: torch.Generator) -> None:
-    """Squared error, in parts of the mean square, and one minus the cosine, over draws of the vocabulary."""
+    """Minimise the squared error (in parts of the mean square) plus one minus the cosine."""
     size = rows_VD.square().mean()
     optimiser = torch.optim.AdamW(grouped.parameters(), lr=LR, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))

@@ -17,14 +17,14 @@ from decoupled.model.parts.part import Matrix, Part
 
 @dataclass(frozen=True, kw_only=True)
 class Delight(Attention):
-    """Tokens pass a unit of group linear layers to half the width, and there is one head as wide as that."""
+    """A DExTra unit narrows tokens to half the width, where one head as wide as that attends."""
 
     depth: int = 4
-    """Group linear layers of the unit."""
+    """The number of group linear layers of the unit."""
     expand: float = 2.0
     """Its widest layer, in multiples of the encoder's width."""
     groups: int = 8
-    """The most that a layer has."""
+    """The most groups of a layer."""
     kind: Literal["delight"] = "delight"
 
     @property
@@ -32,7 +32,7 @@ class Delight(Attention):
         return False
 
     def unit(self, width: int) -> GroupUnit:
-        """What comes before queries, keys and values."""
+        """The unit before queries, keys and values."""
         inner = self.inner
         plan = expand_and_reduce(inner, inner, self.expand * width, self.depth, self.groups)
         return GroupUnit(inputs=width, plan=plan)
@@ -66,10 +66,12 @@ def scaled(
     if least > most:
         return scaled(width, most, least, expand, layers)[::-1]
     count = most if layers is None else layers
+    # g_max = 2^⌈log2(d_m / 32)⌉ of the published configurations.
     groups = 2 ** math.ceil(math.log2(max(2.0, width / 32)))
     widths = []
     for block in range(count):
         share = block / max(1, count - 1)
+        # N^b = N_min + (N_max - N_min)·b/(B-1), and m_w^b grows by N_max/N_min - 1 likewise.
         depth = int(least + (most - least) * share)
         wider = round(expand + (most / least - 1) * share, 3)
         widths.append(

@@ -13,7 +13,7 @@ from decoupled.methods.tensors import in_layers
 from decoupled.model.spec import ModelSpec
 
 WIDE = 16
-"""Feed-forward maps are at most so many times as wide as the model."""
+"""The widest feed-forward layer, in multiples of the model's width."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class DelightLayers(Method):
     least: int = 4
     """Group linear layers of the first layer."""
     most: int = 8
-    """Of the last layer; those between lie on a line. Fewer than `least` turns the order round."""
+    """Group linear layers of the last layer; those between lie on a line, and may fall as well as rise."""
     expand: float = 2.0
     """Widest group linear layer of the shallowest layer, in multiples of the width; deeper ones are wider."""
     ffn: int | None = None
@@ -37,7 +37,7 @@ class DelightLayers(Method):
     seed: int = 0
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Layers of that kind in place of each."""
+        """The spec with a DeLighT layer in place of each layer."""
         width, layers = spec.encoder.width, plain_layers(spec, self.name)
         if min(self.least, self.most) < 2 or self.expand < 1:
             raise SpecError(

@@ -23,7 +23,7 @@ from decoupled.train.fit.reading import Read, Which, is_within, mean_loss
 MARGINS = (8.0, 6.0, 5.0, 4.0, 3.0, 2.5, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25, 0.0)
 """Margins that are tried, in logits."""
 ONE_ROW = 0.2
-"""Of the work of a layer, about what is left where one row of it is read."""
+"""Share of a layer's work that is left where only one of its rows is read."""
 
 
 def exit_logits(engine: Engine, query: States, passages: Passages) -> tuple[Floats, ...]:
@@ -36,9 +36,9 @@ def exit_logits(engine: Engine, query: States, passages: Passages) -> tuple[Floa
 def choose_exits(
     spec: ModelSpec, searches: Sequence[Sequence[Read]], questions: Sequence[Read]
 ) -> tuple[tuple[ExitSpec, ...], list[dict[str, object]]]:
-    """Each exit with the least margin whose losses are within `MOST`, given what is left out before it.
+    """Each exit with the least margin whose losses are within `MOST`, given what earlier exits stop.
 
-    Without a margin where it would stop too few to be worth its layers. And all that was tried.
+    An exit gets no margin where it would stop too few to be worth its layers. Also all that was tried.
     """
     ends = np.cumsum([len(group) for group in (*searches, questions)])[:-1]
     every, late = [*chain.from_iterable(searches), *questions], spec.late
@@ -51,6 +51,7 @@ def choose_exits(
     for number, one_exit in enumerate(spec.exits):
         before = np.array([one.value(own) for one, own in zip(every, going, strict=True)])
         best, start = one_exit, going
+        # From generous to strict: the first margin that loses too much ends the search.
         for margin in MARGINS:
             kept = [
                 _going_on(one, own, number, margin) for one, own in zip(every, start, strict=True)
@@ -61,6 +62,7 @@ def choose_exits(
             tried.append({"layer": one_exit.layer, "margin": margin, "stops": stops, **vars(loss)})
             if not is_within(loss):
                 break
+            # An exit pays if the layers it spares for those it stops exceed its own cost for all.
             if stops * above > one_exit.layer - spec.split - 1 + ONE_ROW:
                 best, going = replace(one_exit, margin=margin, stops=stops), kept
         chosen.append(best)
@@ -68,7 +70,7 @@ def choose_exits(
 
 
 def _going_on(read: Read, which: Which, number: int, margin: float) -> Which:
-    """Those of the candidates that an exit lets pass."""
+    """The candidates that an exit lets pass."""
     if len(which) <= read.k:
         return which
     prior = read.prior[which] if len(read.prior) else read.prior
@@ -76,9 +78,9 @@ def _going_on(read: Read, which: Which, number: int, margin: float) -> Which:
 
 
 def layers_run(spec: ModelSpec) -> float:
-    """Share of the cross layers that is run for a candidate of a search, at the mean, by what its exits stop.
+    """The mean share of the cross layers that run for a candidate, by what the exits stop.
 
-    One that goes on begins again.
+    A candidate that goes on begins again at the first cross layer.
     """
     above = len(spec.layers) - spec.split - 1 + ONE_ROW
     going, run = 1.0, 0.0

@@ -17,6 +17,7 @@ def with_exits(model: Model) -> Model:
     spec = replace(model.spec, exits=tuple(ExitSpec(layer=layer) for layer in layers))
     changed = model.rebuild(spec, {"did": "add exits", "layers": list(layers)})
     for head in changed.net.exits.values():
+        # A head that ranks already is nearer to what an exit must say than a random one.
         head.load_state_dict(changed.net.heads["rank"].state_dict())
     changed.net.spec = replace(spec, scoring=model.spec.scoring)
     return changed

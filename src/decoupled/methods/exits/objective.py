@@ -17,18 +17,18 @@ from decoupled.train.recipe import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class ExitSettings(Settings):
-    """How soft the scores are that exits learn from."""
+    """Settings of the exits: how soft the scores are that they learn from."""
 
     temperature: float = 1.0
 
 
 class Exits(Objective):
-    """What the last layer says, and a teacher where a batch has one, learnt by the heads below it."""
+    """Trains the exits to say what the last layer says, and what a teacher says where a batch has one."""
 
     settings_kind = ExitSettings
 
     def trains(self, name: str) -> bool:
-        """Their heads, and nothing else."""
+        """Only the parameters of the exits."""
         return name.startswith(EXITS)
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

@@ -19,7 +19,7 @@ from decoupled.search.request import SearchRun, live, timed
 def stop_early(
     spec: ModelSpec, runtime: Runtime, searches: Sequence[SearchRun], budget: int | None
 ) -> None:
-    """Leave out what the exits of a model rank too far behind to be among the results.
+    """Remove from searches the candidates that exits rank too far behind to be among the results.
 
     What goes on is read from its first layer again: an exit reads one row, so that its own layer costs a
     fraction of one, and few go on.
@@ -49,11 +49,12 @@ def going_on(
     margin: float,
     keys: Sequence[object] = (),
 ) -> Rows:
-    """Which windows are at most so far behind the last of `k` results, in order.
+    """Rows of the windows that are at most `margin` behind the last of `k` results, in order.
 
     `prior` is what the first stage adds to the first so many of them; windows of one key are one result.
     """
     scores = logits.astype(np.float64)
+    # Results are ranked by the blended score, so the cut is too.
     scores[: len(prior)] += prior
     last = last_result(scores.tolist(), keys, k)
     return np.flatnonzero(scores >= last - margin)

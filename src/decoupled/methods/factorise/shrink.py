@@ -21,7 +21,7 @@ class FactoriseEmbedding(Method):
     rank: int = 128
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """A table of that rank."""
+        """The spec with a token table of that rank."""
         need_floats(spec, self.name, tables=True)
         return with_table(spec, Factorised(rank=self.rank), self.name)
 

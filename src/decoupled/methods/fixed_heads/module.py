@@ -69,7 +69,7 @@ def matrix(pattern: Pattern, frame: Frame, empty: Empty = "clamp") -> Tensor:
             at = torch.minimum(at.clamp(min=0), n - 1)
         return (seen & (j == at)).float()
     rising = pattern in ("left", "end")
-    # Relative to n, so that the cubes stay small.
+    # Relative to n, so that the cubes stay small: (j+1)³ reaches 1.3e8 at n = 512.
     weight = (((j + 1) if rising else (n - j)) / n.clamp(min=1)).float() ** 3
     inside = seen
     if pattern == "left":
@@ -96,6 +96,7 @@ def apply(patterns: Sequence[Pattern], v_BHTK: Tensor, frame: Frame, empty: Empt
 def _shift(pattern: Pattern, v_BTK: Tensor, frame: Frame, empty: Empty) -> Tensor:
     if pattern == "current":
         return v_BTK
+    # Real tokens first, so that shifts and running sums do not cross padding.
     v_BNK = _gather(v_BTK, frame.packing())
     i, n = frame.order()
     if pattern not in ("previous", "next", "last"):
@@ -119,6 +120,7 @@ def _context(pattern: Pattern, v_BNK: Tensor, frame: Frame, empty: Empty) -> Ten
         y = weighted.sum(1, keepdim=True) / weight_BN.sum(1).clamp(min=1e-30)[:, None, None]
         return y.expand(-1, i.shape[1], -1)
     if rising:
+        # Row i is the running sum up to i-2 divided by that of the weights.
         sums, weights, at = weighted.cumsum(1), weight_BN.cumsum(1), i - 2
     else:
         # From the right, not as a difference from the total: small sums would drown in it.

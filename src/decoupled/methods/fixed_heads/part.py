@@ -12,10 +12,10 @@ from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.parts.part import Matrix
 
 Pattern = Literal["current", "previous", "next", "left", "right", "end", "start", "last"]
-"""Where a fixed head looks; `nn/attention/fixed.py` says with which weights."""
+"""Where a fixed head looks; `module.py` beside this file says with which weights."""
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 Empty = Literal["clamp", "zero"]
-"""A pattern that finds no token takes the nearest one, or gives nothing."""
+"""Whether a pattern that finds no token takes the nearest one, or gives nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class FixedPatterns(Attention):
 
     @property
     def learned(self) -> int:
-        """Heads that have queries and keys."""
+        """The number of heads that have queries and keys."""
         return self.heads - len(self.patterns)
 
     @property

@@ -39,14 +39,14 @@ class FixHeads(Method):
     learned: int = 1
     """Heads of a layer that keep their scores."""
     part: Literal["all", "below", "above"] = "all"
-    """In which component."""
+    """The component whose layers are changed."""
     assign: Literal["data", "order"] = "data"
-    """Match patterns to what the heads look at, or give them out in order."""
+    """Whether patterns are matched to what the heads look at, or given out in order."""
     empty: Empty = "clamp"
     """A pattern that finds no token takes the nearest one, or gives nothing."""
 
     def fit(self, model: Model, sample: Prepared | None) -> Method:
-        """Give out the patterns."""
+        """Decide which head gets which pattern."""
         spec = model.spec
         linear.need_floats(spec, self.name)
         if self.learned < 0:
@@ -84,11 +84,11 @@ class SetPatterns(Method):
     """Exactly these heads under exactly these patterns; fixed heads come first in the new layer."""
 
     given: tuple[tuple[int, tuple[tuple[int, Pattern], ...]], ...]
-    """Per attention slot: pairs of head and pattern."""
+    """Pairs of head and pattern for each attention slot."""
     empty: Empty = "clamp"
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Layers with fixed heads."""
+        """The spec with fixed heads in the layers of these slots."""
         linear.need_floats(spec, FixHeads.name)
         table, layers = dict(self.given), list(spec.layers)
         for n, layer in enumerate(layers):
@@ -105,6 +105,7 @@ class SetPatterns(Method):
         for number, pairs in self.given:
             fixed = [head for head, _ in pairs]
             learned = [h for h in range(old[number].part.units) if h not in fixed]
+            # Fixed heads come first in the new layer, so values and outputs are reordered as well.
             moved = linear.keep_units(moved, old[number], width, [*fixed, *learned])
             left = new[number].part.matrices(width)
             places = range(len(fixed), len(fixed + learned))

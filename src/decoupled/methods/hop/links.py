@@ -22,21 +22,22 @@ from decoupled.search.cross import score
 from decoupled.search.request import SearchRun
 
 READ = 24
-"""Candidates of the first stage that are read together."""
+"""The number of first-stage candidates that are read together."""
 SEEDS = 8
-"""The best candidates of a hop, whose links are followed."""
+"""The number of best candidates of a hop whose links are followed."""
 FOLLOW = 4
-"""Passages that are followed by the title, or else the vector, of each of them."""
+"""The number of passages that are followed by the title, or else the vector, of each of them."""
 
 
 def follow(snapshot: Snapshot, hits: Ranking, hops: int) -> Ranking:
-    """The best candidates, and after them what those are linked to; again from there for each more hop."""
+    """The best candidates, followed by the passages they are linked to, again for each further hop."""
     rows, seeds = hits.rows[:READ], hits.rows[:SEEDS]
     step = _linked_to if any(map(_says, snapshot.texts(seeds))) else _near
     for _ in range(hops - 1):
         if not len(seeds):
             break
         new = step(snapshot, seeds)
+        # Each passage once, in the order in which the best candidates name it.
         fresh = [row for row in dict.fromkeys(np.concatenate(new).tolist()) if row not in rows]
         seeds = np.array(fresh[: SEEDS * FOLLOW], np.int64)
         rows = np.concatenate([rows, seeds])
@@ -57,7 +58,7 @@ def _linked_to(snapshot: Snapshot, seeds: Rows) -> list[Rows]:
 
 
 def _near(snapshot: Snapshot, seeds: Rows) -> list[Rows]:
-    """By the passages' own vectors, each of which finds itself too."""
+    """Rows near the seeds by the passages' own vectors, each of which finds itself too."""
     return [snapshot.dense(v, FOLLOW + 1).rows for v in snapshot.vectors(seeds) if v.any()] or [
         seeds
     ]
@@ -72,7 +73,7 @@ def _named(snapshot: Snapshot, text: Excerpt) -> Rows:
 
 
 def given_links(text: Excerpt | Passage) -> list[str]:
-    """Ids that the metadata of a passage names."""
+    """The ids that the metadata of a passage names as links."""
     ids = text.meta.get("links") or []
     if not isinstance(ids, list | tuple) or not all(isinstance(id, str) for id in ids):
         raise InputError(
@@ -82,7 +83,7 @@ def given_links(text: Excerpt | Passage) -> list[str]:
 
 
 def linked(texts: Sequence[Excerpt | Passage]) -> npt.NDArray[np.bool_]:
-    """`[N,N]`: which windows hear from each other."""
+    """`[N,N]` mask of the windows that hear from each other."""
     links = np.zeros((len(texts), len(texts)), bool)
     names = [text.title.strip().casefold() for text in texts]
     bodies, named = (
@@ -98,13 +99,14 @@ def linked(texts: Sequence[Excerpt | Passage]) -> npt.NDArray[np.bool_]:
                 or text.id == other.id
                 or bool(names[m] and (names[m] == names[n] or names[m] in bodies[n]))
             )
+    # Hearing goes both ways, whichever passage names the other.
     links |= links.T
     np.fill_diagonal(links, False)
     return links
 
 
 def score_linked(runtime: Runtime, search: SearchRun, heads: Sequence[HeadKind]) -> Logits:
-    """Logits of all windows of a search in one batch, in which those that are linked hear each other."""
+    """Logits of all windows of a search in one batch, in which linked windows hear each other."""
     query, windows = search.encoding.states, search.windows
     if not len(windows):
         return score(runtime, query, windows.states, heads)

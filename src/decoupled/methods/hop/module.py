@@ -42,6 +42,7 @@ class HopBlock(nn.Module):
     def _message(self, hub_BD: Tensor, links_BB: Tensor | None) -> Tensor:
         if links_BB is None:
             return torch.zeros_like(hub_BD)
+        # The batch is the sequence here: [B,D] -> [1,H,B,K].
         q, k, v = (
             part(hub_BD).unflatten(-1, (self.heads, -1)).transpose(0, 1)[None]
             for part in (self.query, self.key, self.value)

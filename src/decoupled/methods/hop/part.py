@@ -41,6 +41,6 @@ class Hop(Part):
     def macs(
         self, linear: LinearSpec, width: int, *, rows: int, tokens: int, table: int = 0
     ) -> int:
-        """Of the first token alone, and of one link."""
+        """Multiply-adds of the first token alone, and of one link."""
         own = sum(linear.macs(m.inputs, m.outputs) for m in self.matrices(width).values())
         return own + 2 * width

@@ -24,7 +24,7 @@ class AddHops(Method):
     seed: int = 0
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """What the last layer would pass on, no passage row could read any more."""
+        """Add a hop after every cross layer but the last, whose passage rows nothing would read any more."""
         layers = list(spec.layers)
         if any(block.part.kind == "hop" for block in spec.encoder.blocks):
             raise SpecError("the model has hops already; leave the method out")
@@ -40,7 +40,7 @@ class AddHops(Method):
         return with_layers(spec, layers)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        """Small random looks, and a mix that takes nothing from them yet."""
+        """Random maps for queries, keys and values, and a mix `[I; 0]` that takes nothing from them yet."""
         tensors, width = dict(weights), after.encoder.width
         draw = torch.Generator().manual_seed(self.seed)
         for block in after.encoder.blocks:

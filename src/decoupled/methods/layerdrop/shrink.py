@@ -26,9 +26,9 @@ from decoupled.train.data.prepare import Prepared
 from decoupled.train.loop.forward import forward_pair
 
 RATE, DECAY = 1e-2, 0.9
-"""Of the gates that learn: their learning rate, and of the mean of their probabilities."""
+"""Learning rate of the gates, and decay of the running mean of their probabilities."""
 TRIALS = 64
-"""Subsets that a search tries at most before it goes greedily."""
+"""The most subsets that are all tried; beyond that the search is greedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +53,15 @@ class LayerDrop(Method):
         skipped = [False] * len(student.spec.layers)
 
         def tick(step: int, total: int) -> None:
+            # Seeded by the step, so that a run that goes on from a checkpoint skips the same
+            # layers.
             draw = np.random.default_rng([self.seed, step]).random(len(skipped))
             skipped[:] = (draw < self.rate).tolist()
 
         def act(context: Context, x_BTD: Tensor, run: Run) -> Tensor:
             if student.training and skipped[context.number]:
+                # A skipped layer is the identity on the rows that are read, without rescaling (Fan
+                # et al., 2020).
                 return take(x_BTD, context.rows)
             return run(context, x_BTD)
 
@@ -72,13 +76,13 @@ class KeepLayers(Method):
     name: ClassVar[str] = "keep-layers"
 
     layers: tuple[int, ...] = ()
-    """Which stay, counted from 0; or leave it to `every` or `count`."""
+    """The layers that stay, counted from 0; leave it empty to use `every` or `count`."""
     every: int | None = None
     """Drop every second, third… layer, counted from 1."""
     count: int | None = None
-    """How many stay, in all; they are chosen on data."""
+    """The number of layers that stay; they are chosen on data."""
     below: int | None = None
-    """How many of `count` stay below the split; by default in proportion."""
+    """The number of these that stay below the split; by default in proportion."""
     by: Literal["search", "learned"] = "search"
     """For `count`: the subset with the least loss, or layers whose learned gates are open most."""
     steps: int = 200
@@ -88,7 +92,7 @@ class KeepLayers(Method):
     seed: int = 0
 
     def fit(self, model: Model, sample: Prepared | None) -> Method:
-        """Say which layers stay."""
+        """Decide which layers stay."""
         choices = [bool(self.layers), self.every is not None, self.count is not None]
         if sum(choices) != 1:
             raise SpecError("keep-layers needs one of layers=0/2/4, every=2 or count=4")
@@ -127,7 +131,7 @@ class KeepLayers(Method):
         return below, above
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Those layers in their order; the split stays between the same ones."""
+        """The spec with those layers in their order; the split stays between the same ones."""
         total, split = len(spec.layers), spec.split
         if not self.layers:
             raise self.undecided()
@@ -165,6 +169,7 @@ def _searched(
         return min(((*a, *b) for a, b in product(lower, upper)), key=judge)
     kept = tuple(range(total))
     while len(kept) > below + above:
+        # Only sides that still have too many layers may lose one.
         low = sum(n < split for n in kept)
         loose = [n for n in kept if (low > below if n < split else len(kept) - low > above)]
         kept = min((tuple(n for n in kept if n != out) for out in loose), key=judge)
@@ -193,8 +198,10 @@ def _open_most(
     for batch in _repeated(model, sample, steps, seed):
         pooled_LD = _inputs(model, batch, sample)
         scores_L = torch.cat([gate(x) for gate, x in zip(gates, pooled_LD, strict=True)])
+        # Keep-probability min(1, L(1-p)·s_d) with s = softmax over layers.
         keep_L = (scores_L.softmax(0) * (below + above)).clamp(max=1.0)
         drawn_L = (torch.rand(total, generator=draw).to(device) < keep_L).to(keep_L.dtype)
+        # Straight-through: the forward pass uses the draw, the gradient that of the probability.
         loss = _gated_loss(model, batch, sample, drawn_L + keep_L - keep_L.detach())
         grads = torch.autograd.grad(loss, list(gates.parameters()))
         for parameter, gradient in zip(gates.parameters(), grads, strict=True):

@@ -27,6 +27,7 @@ class Lengthen(Method):
             raise SpecError(
                 f"tokens={self.tokens}, and windows have {text.passage_tokens} already; choose more"
             )
+        # Windows grow and their overlap stays, so the stride grows by the same number of tokens.
         stride = text.stride + self.tokens - text.passage_tokens
         text = replace(text, passage_tokens=self.tokens, stride=stride)
         longest = text.query_tokens + self.tokens
@@ -39,7 +40,7 @@ class Lengthen(Method):
         return replace(spec, encoder=encoder, text=text)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        """Row n of the longer tables is the row of n modulo the length of the old one."""
+        """Row n of the longer tables is row n modulo the length of the old one."""
         old, moved = before.encoder.embedding, dict(weights)
         room, rows = old.positions - old.position_start, after.encoder.embedding.positions
         for name in ("embedding.positions.weight", "cross_embedding.positions.weight"):

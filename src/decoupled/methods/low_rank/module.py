@@ -11,7 +11,7 @@ from decoupled.model.parts.linear import LinearSpec
 
 
 class LowRankLinear(nn.Module):
-    """`W ≈ W₂W₁` with few rows in between."""
+    """A matrix as the product of two factors, `W ≈ W₂W₁`, with few rows in between."""
 
     def __init__(self, spec: LinearSpec, inputs: int, outputs: int, *, bias: bool) -> None:
         super().__init__()

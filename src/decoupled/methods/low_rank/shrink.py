@@ -19,7 +19,7 @@ from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 
 DAMPING = 0.01
-"""Of the mean second moment, added to all of them."""
+"""Share of the mean second moment that is added to the diagonal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class LowRank(Method):
         return replace(self, factors=tuple(_moments(model, self.needed(sample)).items()))
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Blocks of low-rank matrices."""
+        """The spec with low-rank matrices in the chosen blocks."""
         if self.whiten and not self.factors:
             raise self.undecided()
         need_floats(spec, self.name)
@@ -62,6 +62,7 @@ class LowRank(Method):
             rows, columns = min(shapes, key=min)
             rank = self.rank
             if rank is None:
+                # r = keep·mn/(m+n), so that both factors hold that share of the parameters.
                 rank = int(self.keep * inner * width / (inner + width))
             problem = (
                 f"rank={rank}, but a matrix of {rows}x{columns} has at most {min(rows, columns)}"
@@ -85,6 +86,7 @@ class LowRank(Method):
 def _factors(weights: Weights, name: str, rank: int, root_II: Tensor | None) -> dict[str, Tensor]:
     matrix_OI, bias = whole(weights, name), weights.get(bias_of(name, weights))
     if root_II is None:
+        # Eckart and Young: the truncated singular value decomposition is the closest of its rank.
         second_OR, first_IR = truncated(matrix_OI, rank)
     else:
         # min ‖(W - BA)L‖ where C = LLᵀ: factor W·L and take L back out of the first factor.
@@ -103,6 +105,7 @@ def balanced(first_IR: Tensor, second_OR: Tensor) -> tuple[Tensor, Tensor]:
     Whitened factors are a thousand times apart as they come; an optimiser's first steps would tear them.
     """
     ours, theirs = first_IR.norm(dim=0), second_OR.norm(dim=0)
+    # Zero columns stay as they are: there is nothing to balance.
     scale = torch.where((ours > 0) & (theirs > 0), (theirs / ours).sqrt(), torch.ones_like(ours))
     return first_IR * scale, second_OR / scale
 

@@ -23,18 +23,18 @@ from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import Frame, rotate, take
 
 SELF = -1e5
-"""The score of a token for itself in a chunk, in place of the highest: used where there is no other."""
+"""The score of a token for itself: so low that it counts only where there is no other token."""
 FAR = -(1 << 30)
-"""The code of what no token sees."""
+"""A code so low that no token sees it."""
 
 
 class Round(NamedTuple):
-    """What one hashing says of every token, `[B,H,T]` each."""
+    """The result of one hashing for every token, `[B,H,T]` each."""
 
     rank: Tensor
-    """Its place after sorting by bucket, padding last."""
+    """The token's place after sorting by bucket, padding last."""
     code: Tensor
-    """Its chunk plus twice its bucket: two tokens see each other where codes differ by at most 1."""
+    """The token's chunk plus twice its bucket: tokens see each other where codes differ by at most 1."""
 
 
 @build_attention.register(LSH)
@@ -52,6 +52,7 @@ class LSHAttention(AttentionModule):
         q_BHRK = take(q_BHTK, rows, 2)
         if frame.block_BT is not None or kind.dense(q_BHRK.shape[2]):
             bias = dense_bias(rounds, context, q_BHTK.dtype)
+            # Reformer shares queries and keys: k = q / |q|, with scale 1.
             k_BHTK = F.normalize(q_BHTK, dim=-1)
             return self.join(self.attend(q_BHRK, k_BHTK, v_BHTK, bias, 1.0))
         y_BHTK = self.chunked(q_BHTK, v_BHTK, rounds, kind.chunk)
@@ -61,6 +62,7 @@ class LSHAttention(AttentionModule):
         """`[B,H,T,K]` of every row, in memory that grows with the text and not with its square."""
         tokens = q_BHTK.shape[2]
         rounds, q_BHTK, v_BHTK = _filled(rounds, q_BHTK, v_BHTK, chunk)
+        # At least fp32: sums over many tokens lose precision in half.
         exact = torch.promote_types(q_BHTK.dtype, torch.float32)
         outputs, sums = [], []
         for number, one in enumerate(rounds):
@@ -77,6 +79,7 @@ class LSHAttention(AttentionModule):
             sums.append(_by(sum_BHCM.flatten(2), one.rank))
             share = F.dropout(share, self.dropout, self.training).to(v.dtype)
             outputs.append(_by((share @ _near(v)).flatten(2, 3), one.rank))
+        # Rounds are weighed by exp(z_r - logsumexp_r z_r), as in Reformer.
         share_R = torch.stack(sums).softmax(0)[..., None].to(v_BHTK.dtype)
         return (share_R * torch.stack(outputs)).sum(0)[:, :, :tokens]
 
@@ -102,6 +105,7 @@ def hash_rounds(q_BHTK: Tensor, frame: Frame, kind: LSH) -> list[Round]:
     (_, count_BT), tokens, device = frame.order(), q_BHTK.shape[2], q_BHTK.device
     columns, place_T = _columns(kind, tokens).to(device), torch.arange(tokens, device=device)
     most = kind.columns(tokens)
+    # A short text uses fewer directions, whatever the batch is padded to.
     unused = torch.arange(most, device=device) >= columns[count_BT][:, None, :, None]
     # Texts of a joint sequence are sorted apart, and padding comes after all of them.
     block_BT = torch.zeros_like(count_BT) if frame.block_BT is None else frame.block_BT
@@ -115,9 +119,11 @@ def hash_rounds(q_BHTK: Tensor, frame: Frame, kind: LSH) -> list[Round]:
         if most:
             turn = rotation(kind.seed, number, kind.head_width, most).to(device)
             turned = (q_BHTK.float() @ turn).masked_fill(unused, 0.0)
+            # h(x) = argmax([xR; -xR]): the largest direction of either sign.
             bucket_BHT = turned.abs().argmax(-1)
             bucket_BHT += most * (turned.gather(-1, bucket_BHT[..., None])[..., 0] < 0)
         bucket_BHT = bucket_BHT + (2 * most + tokens + 1) * part_BT[:, None]
+        # By bucket, then by position; two argsorts turn an order into ranks.
         rank_BHT = (bucket_BHT * tokens + place_T).argsort(-1).argsort(-1) - before_BHT
         rounds.append(Round(rank_BHT, (rank_BHT // kind.chunk + 2 * bucket_BHT).int()))
     return rounds
@@ -156,7 +162,7 @@ def _hidden(codes: list[Tensor]) -> Tensor:
 def _filled(
     rounds: list[Round], q: Tensor, v: Tensor, chunk: int
 ) -> tuple[list[Round], Tensor, Tensor]:
-    """The same with padding up to whole chunks, which nothing sees."""
+    """The rounds, queries and values padded to whole chunks; nothing sees the padding."""
     tokens = q.shape[2]
     if not (more := -tokens % chunk):
         return rounds, q, v
@@ -169,7 +175,7 @@ def _filled(
 
 
 def _by(x: Tensor, index_BHT: Tensor) -> Tensor:
-    """`[B,H,T,…]` in another order of tokens."""
+    """`[B,H,T,…]` with the tokens in the order of `index_BHT`."""
     index = index_BHT if x.dim() == 3 else index_BHT[..., None].expand(-1, -1, -1, x.shape[-1])
     return x.gather(2, index)
 

@@ -11,7 +11,7 @@ from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.parts.part import Matrix
 
 NEIGHBOURS = 3
-"""A chunk sees itself, the one before it and the one after it."""
+"""The number of chunks that a chunk sees: itself, the one before it and the one after it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +22,9 @@ class LSH(Attention):
     chunk: int = 64
     """Tokens of a chunk, after sorting by bucket; what is further than one chunk away is not seen."""
     buckets: int = 0
-    """Of every text; 0 follows its length."""
+    """The number of buckets of every text; 0 follows its length."""
     seed: int = 0
-    """Of the rotations that hash: the same in every process, so that stored states stay true."""
+    """Seed of the rotations that hash: the same in every process, so that stored states stay valid."""
     bias: bool = True
     rotary: float | None = None
     kind: Literal["lsh"] = "lsh"
@@ -57,7 +57,7 @@ class LSH(Attention):
         return 0 if tokens <= self.chunk else -(-tokens // self.chunk)
 
     def dense(self, rows: int) -> bool:
-        """Is it cheaper for so many rows to score every token than to score chunks in every round?"""
+        """Whether scoring every token is cheaper, for so many rows, than scoring chunks in every round."""
         return rows <= self.rounds * NEIGHBOURS * self.chunk
 
     def matrices(self, width: int) -> dict[str, Matrix]:

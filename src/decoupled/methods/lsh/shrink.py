@@ -21,11 +21,11 @@ class HashAttention(Method):
     name: ClassVar[str] = "lsh"
 
     rounds: int = 4
-    """Hashings, each of which may find what others miss."""
+    """The number of hashings, each of which may find what others miss."""
     chunk: int = 64
     """Tokens of a chunk; a token sees its own and the two next to it."""
     part: Literal["all", "below", "above"] = "all"
-    """In which component."""
+    """The component whose layers are changed."""
     seed: int = 0
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
@@ -56,6 +56,7 @@ class HashAttention(Method):
             head_width=old.head_width,
             rounds=self.rounds,
             chunk=self.chunk,
+            # Layers hash by different rotations, so that a miss in one is not a miss in all.
             seed=self.seed + number,
             bias=old.bias,
             rotary=old.rotary,
@@ -63,7 +64,7 @@ class HashAttention(Method):
         return replace(layer, attention=kind)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        """Queries serve as keys; the keys go."""
+        """Drop the key matrices: queries serve as keys."""
         gone = tuple(
             f"{prefix}{new.prefix}attention.key."
             for prefix, stack in before.stacks.items()

@@ -36,6 +36,7 @@ class LongShortAttention(AttentionModule):
         v = self.split_heads(self.value(far_BTC))
         far_BRC = self.join(self.attend(q, k, v, self.mask(context)))
         u_BTC = self.near(near_BTC)
+        # GLU: the second half gates the first.
         u_BTC = F.glu(u_BTC, -1) if kind.gated else u_BTC
         y_BRC = self._convolved(u_BTC, kind, context)
         return torch.cat([far_BRC, self.near_out(y_BRC)], -1)
@@ -55,6 +56,7 @@ class LongShortAttention(AttentionModule):
             return take(depthwise(u_BTC, self._weights().to(u_BTC.dtype), frame), rows)
         if kind.dynamic:
             logits = self.weigh(take(u_BTC, rows))
+            # Dynamic convolution: each token's kernel is a softmax of its own projection.
             weight_BRHW = logits.view(*logits.shape[:2], kind.kernels, -1).softmax(-1)
         else:
             weight_BRHW = self._weights()[None, None]
@@ -62,7 +64,7 @@ class LongShortAttention(AttentionModule):
         return banded(u_BTC, weight_BRHW.to(u_BTC.dtype), near_BRT)
 
     def _weights(self) -> Tensor:
-        """`[H,W]` of all tokens."""
+        """`[H,W]` kernels that all tokens share."""
         return self.kernel.softmax(-1)
 
 
@@ -85,6 +87,7 @@ def banded(u_BTC: Tensor, weight_BRHW: Tensor, near_BRT: Tensor) -> Tensor:
     """`[B,R,C]`: the definition, and the path of kernels that differ from token to token."""
     batch, rows, _ = near_BRT.shape
     heads = weight_BRHW.shape[2]
+    # [B,R,H,W] -> [B,H,R,W], then to [B,H,R,T] by the place of each token in the kernel.
     weight_BHRW = weight_BRHW.transpose(1, 2).expand(batch, heads, rows, -1)
     index = near_BRT[:, None].expand(-1, heads, -1, -1)
     weight_BHRT = weight_BHRW.gather(-1, index.clamp(min=0)).masked_fill(index < 0, 0.0)
@@ -96,8 +99,10 @@ def depthwise(u_BTC: Tensor, weight_HW: Tensor, frame: Frame) -> Tensor:
     """`[B,T,C]`: the same kernels for all tokens, which are brought together over the padding between."""
     order_BT, packing_BT = frame.order()[0], frame.packing()
     channels, kernel = u_BTC.shape[-1], weight_HW.shape[-1]
+    # Padding must not enter the sums of its neighbours.
     u_BTC = u_BTC * frame.real_BT[..., None]
     packed = u_BTC.gather(1, packing_BT[..., None].expand_as(u_BTC)).transpose(1, 2)
+    # Neighbouring channels share a kernel: channel c uses kernel ⌊c/(C/H)⌋.
     weight_C1W = weight_HW.repeat_interleave(channels // len(weight_HW), 0)[:, None]
     packed = F.pad(packed, _reach(frame, kernel))
     y_BTC = F.conv1d(packed, weight_C1W, groups=channels).transpose(1, 2)

@@ -24,11 +24,11 @@ class LongShort(Attention):
     kernel: int = 7
     """Tokens that the convolution sees, the token itself in the middle; last in a causal frame."""
     kernels: int = 4
-    """Kernels, each for as many neighbouring columns."""
+    """The number of kernels; each serves as many neighbouring columns."""
     dynamic: bool = True
-    """Does each token make its own kernels, or are they the same for all?"""
+    """Whether each token makes its own kernels, or all share the same."""
     gated: bool = True
-    """Is the convolution's input gated (GLU)?"""
+    """Whether the convolution's input is gated (GLU)."""
     kind: Literal["lsra"] = "lsra"
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ class LongShortLayers(Method):
     sizes: tuple[int, ...] = (3, 7, 15, 31, 31, 31)
     """Tokens that the kernels see, from the first layers to the last."""
     kernels: int = 4
-    """Kernels of a layer."""
+    """The number of kernels of a layer."""
     dynamic: bool = True
     """Each token makes its own kernels, or they are the same for all."""
     gated: bool = True
@@ -44,7 +44,7 @@ class LongShortLayers(Method):
     seed: int = 0
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Layers of that kind in place of each."""
+        """The spec with a Lite Transformer layer in place of each layer."""
         layers, light = plain_layers(spec, self.name), []
         if not self.sizes:
             raise SpecError("sizes=none; give the tokens that a kernel sees, such as 3/7/15")
@@ -95,6 +95,7 @@ def _halves(weights: Weights, old: Block, new: Block, width: int) -> dict[str, T
     value, bias = source["value.weight"][inner:, half:], source["value.bias"][inner:]
     if len(bias) == half:  # not where heads were pruned
         if kind.gated:
+            # sigmoid(2) passes 0.88, so the values are scaled up to come out as they were.
             passed = 1 + math.exp(-OPEN)
             value = torch.cat([value * passed, torch.zeros_like(value)])
             bias = torch.cat([bias * passed, torch.full_like(bias, OPEN)])

@@ -17,9 +17,9 @@ from decoupled.model.tokens import Passage, Tokenizer, as_sentence
 from decoupled.train.data.examples import Ints
 
 LONGEST = 256
-"""Tokens of a sentence; what has no full stops is cut so."""
+"""The most tokens of a sentence; text without full stops is cut so."""
 TOGETHER = 256
-"""Documents that are tokenised at once."""
+"""The number of documents that are tokenised at once."""
 
 Places = npt.NDArray[np.int64]
 NO_MENTIONS = np.zeros((0, 3), np.int64)
@@ -31,16 +31,16 @@ class Corpus:
 
     ids: Ints
     begins: npt.NDArray[np.bool_]
-    """Which tokens begin a word."""
+    """`[N]`, true for tokens that begin a word."""
     sentences: Places
-    """Where each sentence begins, and the last one ends."""
+    """First token of each sentence, and the end of the last one."""
     documents: Places
-    """The number of the first sentence of each document, and how many sentences there are."""
+    """First sentence of each document, and the number of sentences."""
     mentions: Places = field(default_factory=NO_MENTIONS.copy)
     """`[K,3]` start, end and label (1 replaced, 0 not) of the names in it, where they were looked for."""
 
     def __len__(self) -> int:
-        """How many documents."""
+        """The number of documents."""
         return len(self.documents) - 1
 
     @classmethod
@@ -52,7 +52,7 @@ class Corpus:
     ) -> Corpus:
         """Passages one after the other; those that follow one another in a document are one text.
 
-        How many documents were read is `told` now and then.
+        `told` is called now and then with the number of documents read.
         """
         ids: list[npt.NDArray[np.int32]] = []
         begins, lengths, counts = list[npt.NDArray[np.bool_]](), list[int](), list[int]()
@@ -99,11 +99,12 @@ class Corpus:
                 "the corpus is one document, of which none can be held out; give two or more"
             )
         order = np.random.default_rng(seed).permutation(len(self))
+        # At least one document on either side.
         held = min(max(1, round(share * len(self))), most, len(self) - 1)
         return self.take(np.sort(order[held:])), self.take(np.sort(order[:held]))
 
     def digest(self) -> str:
-        """Of all tokens and where texts begin."""
+        """A digest of all tokens and of where texts begin."""
         digest = hashlib.sha256()
         for array in (self.ids, self.sentences, self.documents):
             digest.update(np.ascontiguousarray(array).tobytes())
@@ -113,12 +114,13 @@ class Corpus:
 def ranges(firsts: Places, lasts: Places) -> Places:
     """The numbers of all ranges, one after the other."""
     lengths = lasts - firsts
+    # The output position of each range is the sum of the lengths before it.
     before = np.cumsum(lengths) - lengths
     return np.repeat(firsts - before, lengths) + np.arange(int(lengths.sum()))
 
 
 def _documents(passages: Iterable[Passage]) -> Iterator[list[str]]:
-    """The sentences of each document, what it is called first."""
+    """The sentences of each document, its title first."""
     for _, group in groupby(passages, lambda one: document_of(one.id, one.meta)):
         title, texts = "", list[str]()
         for passage in group:

@@ -28,7 +28,7 @@ from decoupled.train.loop.forward import forward_text
 from decoupled.train.loop.packed import pays
 
 HIDDEN = 0.85
-"""Of the chosen tokens, those that the generator sees masked; it sees the others as they are."""
+"""Share of the chosen tokens that the generator sees masked; it sees the others unchanged."""
 HEAD_WIDTH = 64
 TABLES = ("tokens", "positions", "types")
 
@@ -67,6 +67,7 @@ class Electra(Mlm):
         place_M = places(chosen_BT, batch, how.mask)
         guess_M, losses, seen = self._generate(batch, chosen_BT, place_M, draw)
         ids_BT, replaced_BT = exchanged(batch.ids, place_M, guess_M)
+        # The discriminator reads samples, through which no gradient flows to the generator.
         y_BTD = self.read(batch.reading(ids_BT))
         real_BT = torch.cat([batch.query_real, batch.passage_real], 1)
         where_BT = chosen_BT if how.hidden_only else real_BT
@@ -77,7 +78,7 @@ class Electra(Mlm):
     def _generate(
         self, batch: TextBatch, chosen_BT: Tensor, place_M: Tensor, draw: torch.Generator
     ) -> tuple[Tensor, Losses, dict[str, Tensor]]:
-        """What stands at the chosen places: drawn by the generator, or any token where there is none."""
+        """Tokens for the chosen positions: drawn by the generator, or at random where there is none."""
         if self.generator is None:
             vocab = self.student.spec.encoder.embedding.vocab
             return (
@@ -116,6 +117,7 @@ def generator_spec(spec: ModelSpec, share: float) -> ModelSpec:
     whole = unsplit(spec)
     encoder = whole.encoder
     heads = max(1, round(encoder.width * share) // HEAD_WIDTH)
+    # A multiple of the heads with an even head width.
     width = max(1, round(encoder.width * share) // (2 * heads)) * 2 * heads
     layers = tuple(
         replace(
@@ -138,11 +140,13 @@ def _share(model: PairEncoder, generator: PairEncoder) -> None:
     for name in TABLES:
         if getattr(generator.embedding, name) is not None:
             delattr(generator.embedding, name)
+            # Past `nn.Module`: a registered table would be saved and counted twice.
             generator.embedding.__dict__[name] = getattr(model.embedding, name)
 
 
 def sample(logits_MV: Tensor, draw: torch.Generator) -> Tensor:
-    """`[M]` a token of each distribution, by the Gumbel trick."""
+    """`[M]` one token drawn from each distribution, by the Gumbel-max trick."""
+    # -log E with E ~ Exp(1) is Gumbel noise, so logits - log E has it added.
     noise_MV = torch.empty_like(logits_MV).exponential_(generator=draw).log()
     return (logits_MV - noise_MV).argmax(-1)
 
@@ -159,7 +163,7 @@ def exchanged(ids_BT: Tensor, place_M: Tensor, guess_M: Tensor) -> tuple[Tensor,
 def detection(
     logit_BT: Tensor, replaced_BT: Tensor, where_BT: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Mean loss of telling replaced tokens apart, and how many of all and of the replaced are seen."""
+    """Mean loss of telling replaced tokens apart, and the accuracy on all tokens and on replaced ones."""
     each_BT = F.binary_cross_entropy_with_logits(logit_BT, replaced_BT.float(), reduction="none")
     loss = (each_BT * where_BT).sum() / where_BT.sum().clamp(min=1)
     right_BT = (logit_BT > 0) == replaced_BT

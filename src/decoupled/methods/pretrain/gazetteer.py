@@ -19,15 +19,15 @@ from decoupled.model.tokens import Passage, Tokenizer
 from decoupled.train.data.synthetic import STOPWORDS
 
 LONGEST = 4
-"""Words of a name that is made of titles."""
+"""The most words of a name that is made from titles."""
 OFTEN = 2
-"""Titles or headings that a name must be in, where it is a part of them."""
+"""The fewest titles or headings that a name must occur in, where it is a part of them."""
 TITLE = "title"
-"""The kind of what is a title as a whole."""
+"""The kind of a name that is a whole title."""
 _WORD = re.compile(r"[^\W_][\w'-]*")
 
 Named = dict[str, dict[str, tuple[str, ...]]]
-"""Kind to name to all its spellings."""
+"""Kind → name → all its spellings."""
 
 
 def read_gazetteer(path: str | Path) -> Named:
@@ -77,7 +77,7 @@ def _titles(passage: Passage) -> Iterator[str]:
 
 
 def _parts(words: list[str]) -> Iterator[str]:
-    """Two words or more in a row, none of them one that is everywhere, in small letters."""
+    """Runs of two words or more without a stop word, in lower case."""
     small = [word.lower() for word in words]
     for start in range(len(small)):
         for end in range(start + 2, min(start + LONGEST, len(small)) + 1):
@@ -91,9 +91,9 @@ class Gazetteer:
 
     spellings: tuple[tuple[int, ...], ...]
     thing: tuple[int, ...]
-    """Of each spelling."""
+    """The thing that each spelling names."""
     kind: tuple[str, ...]
-    """Of each thing."""
+    """The kind of each thing."""
 
     @classmethod
     def of(cls, named: Named, tokenizer: Tokenizer) -> Gazetteer:
@@ -115,7 +115,7 @@ class Gazetteer:
 
     @cached_property
     def sizes(self) -> dict[int, list[int]]:
-        """How many tokens the spellings have that begin with a token, most first."""
+        """The lengths in tokens of spellings that begin with a token, longest first."""
         lengths: dict[int, set[int]] = defaultdict(set)
         for spelling in self.spellings:
             lengths[spelling[0]].add(len(spelling))
@@ -145,9 +145,11 @@ class Gazetteer:
         limits = corpus.sentences[np.searchsorted(corpus.sentences, may, side="right")]
         found, free = [], 0
         for start, limit in zip(may.tolist(), limits.tolist(), strict=True):
+            # A name within one that was found already is skipped; the longest match comes first.
             for size in self.sizes[int(ids[start])] if start >= free else ():
                 end = start + size
                 entity = number.get(tuple(ids[start:end].tolist())) if end <= limit else None
+                # Only whole words: the next token must begin one.
                 if entity is not None and (end == limit or begins[end]):
                     if len(self.alike[self.kind[self.thing[entity]]]) > 1:
                         found.append((start, end, entity))
@@ -163,6 +165,7 @@ class Gazetteer:
         shifts, place, shift, free = [], 0, 0, True
         for start, end, spelling in found.tolist():
             thing = self.thing[spelling]
+            # Never two neighbours: an untouched name must stand between two replaced ones (WKLM).
             replaced = free and draw.random() < share
             new = self._other(thing, draw) if replaced else self.spellings[spelling]
             parts += [corpus.ids[place:start], np.asarray(new, np.int32)]
@@ -174,6 +177,7 @@ class Gazetteer:
             shift += len(new) - (end - start)
             place, free = end, not replaced
         moved = np.asarray(shifts, np.int64).reshape(-1, 2)
+        # Sentence starts move by all length changes before them.
         before = np.searchsorted(moved[:, 0], corpus.sentences)
         total = np.cumsum([0, *moved[:, 1]])
         return replace(
@@ -193,7 +197,7 @@ class Gazetteer:
 
 
 def exchanging(gazetteer: Gazetteer, share: float) -> Builder:
-    """Cuts a corpus whose names are exchanged anew each time."""
+    """A builder that cuts a corpus after exchanging names anew each time."""
     cached: dict[int, Places] = {}
 
     def build(corpus: Corpus, room: int, draw: np.random.Generator) -> Segments:

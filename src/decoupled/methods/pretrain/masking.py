@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 HIDDEN, RANDOM = 0.8, 0.1
-"""Of the chosen tokens, those that become the mask, and those that become any token; others stay."""
+"""Shares of the chosen tokens that become the mask and a random token; the others stay (BERT)."""
 
 
 def generator(device: torch.device, *numbers: int) -> torch.Generator:
-    """What is drawn for these numbers, whatever was drawn before."""
+    """A generator that depends on these numbers alone, whatever was drawn before."""
     mixed = hashlib.sha256(repr(numbers).encode()).digest()[:7]
     return torch.Generator(device).manual_seed(int.from_bytes(mixed, "big"))
 
@@ -30,16 +30,19 @@ def choose(
     Up to so many words in a row are chosen together, n of them with a chance of 1/n; 0 chooses tokens.
     """
     ahead = torch.zeros_like(free_BT[:, :1])
+    # A word begins anew after a token that is not free, such as a separator.
     begins_BT = begins_BT | ~torch.cat([ahead, free_BT[:, :-1]], 1) | (words == 0)
     span_BT = begins_BT.long().cumsum(1) - 1
     if words > 1:
         chance = 1 / torch.arange(1, words + 1, device=free_BT.device)
+        # Span length n with probability proportional to 1/n, as in ALBERT.
         sizes = torch.multinomial(chance, span_BT.numel(), replacement=True, generator=draw) + 1
         ends_BT = sizes.view_as(span_BT).cumsum(1)
         span_BT = torch.searchsorted(ends_BT, span_BT, right=True)
     # Spans in an order by chance, and their tokens in a row: those within the budget are chosen.
     key_BT = _random(free_BT, draw).gather(1, span_BT).masked_fill(~free_BT, 2.0)
     rank_BT = key_BT.argsort(dim=1, stable=True).argsort(dim=1)
+    # A span is chosen whole or not at all: its last token must be within the budget.
     last_BT = torch.zeros_like(rank_BT).scatter_reduce(
         1, span_BT, rank_BT.masked_fill(~free_BT, 0), "amax"
     )
@@ -83,6 +86,7 @@ def shuffle(
     moved_BT = usable_BT & (rank_BT < count_B1)
     order_BTW = torch.rand(batch, width, window, generator=draw, device=free_BT.device).argsort(-1)
     same_BT1 = (order_BTW == torch.arange(window, device=free_BT.device)).all(-1, keepdim=True)
+    # An identity permutation would teach nothing, so it is rotated by one.
     order_BTW = torch.where(same_BT1, order_BTW.roll(1, -1), order_BTW)
     own_BTW = order_BTW.gather(1, start_BT.clamp(min=0)[..., None].expand(-1, -1, window))
     source_BT = start_BT + own_BTW.gather(2, inside_BT[..., None])[..., 0]

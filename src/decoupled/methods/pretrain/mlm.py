@@ -24,9 +24,9 @@ from decoupled.train.objectives.base import Objective
 from decoupled.train.recipe import Recipe
 
 SLICE = 4096
-"""Tokens whose scores over the whole vocabulary are held at once."""
+"""The number of tokens whose scores over the whole vocabulary are held at once."""
 Losses = dict[str, tuple[float, Tensor]]
-"""Weight and value of each loss."""
+"""Weight and value of each loss, by name."""
 
 
 class LanguageHead(nn.Module):
@@ -39,7 +39,7 @@ class LanguageHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab))
 
     def forward(self, x_MD: Tensor, table_VE: Tensor) -> Tensor:
-        """`[M,V]`."""
+        """`[M,V]` scores of every token of the vocabulary."""
         return F.linear(self.norm(F.gelu(self.dense(x_MD))), table_VE, self.bias)
 
 
@@ -48,7 +48,7 @@ class Mlm(Objective):
 
     settings_kind = Pretraining
     build: ClassVar[Builder] = staticmethod(texts)
-    """How a corpus is cut for it."""
+    """The function that cuts a corpus for this objective."""
 
     def __init__(self, student: PairEncoder, recipe: Recipe, *, mask: int) -> None:
         super().__init__(student, TASKS["rank"], recipe)
@@ -58,7 +58,7 @@ class Mlm(Objective):
             self.make_heads()
 
     def make_heads(self) -> None:
-        """What it learns beside the student, new each time."""
+        """Create the heads that are trained beside the student."""
         encoder = self.student.spec.encoder
         self.language = LanguageHead(
             encoder.width, encoder.embedding.width, encoder.embedding.vocab
@@ -66,13 +66,13 @@ class Mlm(Objective):
         spread(self.language)
 
     def begin(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what was learnt before, where it fits."""
+        """Take over tensors that were learnt before, where they fit."""
         own = self.state_dict()
         fits = {n: t for n, t in tensors.items() if n in own and own[n].shape == t.shape}
         self.load_state_dict({**own, **fits})
 
     def own_tensors(self) -> dict[str, Tensor]:
-        """What it learnt beside the student."""
+        """The tensors that were learnt beside the student."""
         return {n: t for n, t in self.state_dict().items() if not n.startswith("student.")}
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -84,18 +84,18 @@ class Mlm(Objective):
         return total, {name: value.detach() for name, (_, value) in losses.items()} | seen
 
     def losses(self, batch: TextBatch, draw: torch.Generator) -> tuple[Losses, dict[str, Tensor]]:
-        """Each loss with its weight, and what else is worth knowing."""
+        """Each loss with its weight, and accuracies to report."""
         chosen_BT = self.choose(batch, batch.free, draw)
         y_BTD = self.read(batch.reading(self.hide(batch, chosen_BT, draw)))
         return self.guess(y_BTD, batch, chosen_BT)
 
     def choose(self, batch: TextBatch, free_BT: Tensor, draw: torch.Generator) -> Tensor:
-        """The tokens to guess."""
+        """`[B,T]` mask of the tokens to guess."""
         how = self.settings
         return masking.choose(free_BT, batch.begins, how.mask, draw, words=how.words)
 
     def hide(self, batch: TextBatch, chosen_BT: Tensor, draw: torch.Generator) -> Tensor:
-        """The tokens of a batch without those."""
+        """The ids of a batch with the chosen tokens hidden."""
         vocab = self.student.spec.encoder.embedding.vocab
         return masking.hide(batch.ids, chosen_BT, draw, mask=self.mask, vocab=vocab)
 
@@ -106,14 +106,14 @@ class Mlm(Objective):
     def guess(
         self, y_BTD: Tensor, batch: TextBatch, chosen_BT: Tensor, name: str = "mlm"
     ) -> tuple[Losses, dict[str, Tensor]]:
-        """How far the states of the chosen tokens are from saying what they were."""
+        """Loss and accuracy of guessing the chosen tokens from their states."""
         loss, accuracy = self.recall(y_BTD, batch, chosen_BT, self.settings.mask)
         return {name: (1.0, loss)}, {f"{name}_accuracy": accuracy}
 
     def recall(
         self, y_BTD: Tensor, batch: TextBatch, chosen_BT: Tensor, share: float, more: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Loss and accuracy of naming the chosen tokens: at most that share of all, and `more` a text."""
+        """Loss and accuracy of naming the chosen tokens: at most `share` of all, and `more` for each text."""
         place_M = places(chosen_BT, batch, share, more)
         table_VE = table_of(self.student)
         return in_slices(
@@ -134,7 +134,7 @@ def table_of(net: PairEncoder) -> Tensor:
 
 
 def places(chosen_BT: Tensor, batch: Batch, share: float, more: int = 1) -> Tensor:
-    """`[M]` the numbers of the chosen tokens among all of a batch, -1 after the last of them.
+    """`[M]` positions of the chosen tokens among all of a batch, -1 after the last of them.
 
     They are at most that share of the tokens and so many more of each text. M is known from the lengths of
     the texts, since to count on a GPU means to wait for it.
@@ -144,17 +144,17 @@ def places(chosen_BT: Tensor, batch: Batch, share: float, more: int = 1) -> Tens
 
 
 def rows_at(y_BTD: Tensor, place_M: Tensor) -> Tensor:
-    """The rows at these places; any row for none."""
+    """The rows at these positions; any row for -1."""
     return y_BTD.flatten(0, 1).index_select(0, place_M.clamp(min=0))
 
 
 def labels_at(ids_BT: Tensor, place_M: Tensor) -> Tensor:
-    """The tokens at these places, -100 for none."""
+    """The tokens at these positions, -100 for -1."""
     return torch.where(place_M >= 0, ids_BT.flatten()[place_M.clamp(min=0)], -100)
 
 
 def cross_entropy(logits_MC: Tensor, right_M: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean over those that have a label, 0 where none has; and how many are right."""
+    """Mean cross-entropy over rows that have a label (0 if none has), and the share that is right."""
     return in_slices(lambda logits: logits, logits_MC, right_M, rows=len(right_M))
 
 

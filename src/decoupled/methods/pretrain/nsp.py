@@ -14,13 +14,13 @@ from decoupled.methods.pretrain.texts import TextBatch
 
 
 class Nsp(Mlm):
-    """The first state says which of the labels a pair has."""
+    """Adds a head that classifies the pair from its first state."""
 
     build: ClassVar[Builder] = staticmethod(following)
     classes: ClassVar[int] = 2
 
     def make_heads(self) -> None:
-        """Two heads."""
+        """Create the language head and the pair head."""
         super().make_heads()
         width = self.student.spec.encoder.width
         self.pooled, self.pair = nn.Linear(width, width), nn.Linear(width, self.classes)
@@ -37,7 +37,8 @@ class Nsp(Mlm):
         return losses | pair, seen | {"pair_accuracy": accuracy}
 
     def judge(self, y_BTD: Tensor) -> Tensor:
-        """`[B,classes]` what the pairs are."""
+        """`[B,classes]` logits of the pairs' labels."""
+        # BERT's pooler: the first state through a tanh layer.
         logits: Tensor = self.pair(torch.tanh(self.pooled(y_BTD[:, 0])))
         return logits
 

@@ -44,11 +44,11 @@ from decoupled.train.recipe import Recipe, override
 from decoupled.train.run import compile_layers, keep, made_of
 
 HEADS = "pretraining.safetensors"
-"""In the folder of a model: what was learnt beside it, to go on with."""
+"""File in a model folder with what was learnt beside the model, to go on with."""
 MOST_HELD = 2000
-"""Documents that are set aside, at most."""
+"""The most documents that are set aside."""
 EVALUATED = 64
-"""Batches of those that are measured, at most."""
+"""The most batches of these that are measured."""
 
 Source = Iterable[str | Path] | Iterable[Passage]
 
@@ -68,11 +68,11 @@ class Pretrained:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The fields as plain values."""
         return dict(vars(self))
 
     def table(self) -> ResultTable:
-        """Its losses and accuracies, before and after."""
+        """A table of the losses and accuracies, before and after."""
         learnt = f"learnt from {self.documents} documents of {self.tokens:,} tokens"
         return ResultTable(
             title=f"{self.objective} on documents that were set aside",
@@ -146,7 +146,7 @@ def pretrain(  # noqa: PLR0913 (the options of the command)
 
 
 def beginning(base: str | Path | Model | None, spec: str | Path | None, *, seed: int) -> Model:
-    """What is trained: weights that there are, or random ones."""
+    """The model to train: existing weights, or random ones."""
     model = base if isinstance(base, Model) or base is None else Model.open(base)
     if spec is None:
         assert model is not None
@@ -165,7 +165,7 @@ def _passages(corpus: str | Path | Source, tokenizer: Tokenizer) -> Iterator[Pas
 
 
 def _tensors_of(base: str | Path | Model | None) -> dict[str, Tensor]:
-    """What was learnt beside a model, where its folder has it."""
+    """The tensors that were learnt beside a model, where its folder has them."""
     path = Path(base) / HEADS if isinstance(base, (str, Path)) and is_model(base) else None
     return load_file(path) if path is not None and path.is_file() else {}
 
@@ -196,7 +196,7 @@ class _PretrainRun:
         )
 
     def within(self, steps: int | None) -> Recipe:
-        """The recipe with as many epochs as so many steps are."""
+        """The recipe with as many epochs as `steps` need."""
         if steps is None:
             return self.recipe
         sizes, seed = self.recipe.optimiser, self.recipe.seed
@@ -217,12 +217,13 @@ class _PretrainRun:
             n: float(torch.stack([one[n].float() for one in losses]).mean()) for n in losses[0]
         }
         if "mlm" in means:
+            # Capped: at the start of training the exponential may overflow.
             means["perplexity"] = math.exp(min(means["mlm"], 50.0))
         return {name: round(value, 4) for name, value in means.items()}
 
 
 def _keep(trained: Model, goal: Mlm, out: str | Path, keep_generator: bool) -> None:
-    """The model, what was learnt beside it, and the generator where that is asked for."""
+    """Save the model, what was learnt beside it, and the generator where that is asked for."""
     keep(trained, out)
     if not PartialState().is_main_process:
         return

@@ -24,9 +24,9 @@ from decoupled.model.spec import FORMAT, EncoderSpec, ModelSpec
 from decoupled.model.tokens import Tokenizer, text_spec
 
 SPREAD = 0.02
-"""Deviation of new weights."""
+"""Standard deviation of new weights, as in BERT."""
 LONGEST = 512
-"""Tokens of a pair where no table of positions says how many."""
+"""Tokens of a pair where no position table limits them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +37,10 @@ class ModelShape:
     width: int
     heads: int
     ffn: int = 0
-    """Four times the width if not given."""
+    """Width of the feed-forward layers; four times the width if 0."""
     activation: Activation = "gelu"
     embedding: int = 0
-    """Width of the tables; that of the encoder if not given."""
+    """Width of the tables; that of the encoder if 0."""
     positions: int = 512
     """Rows of the position table; 0 where the token table or the attention knows positions."""
     table: Table | None = None
@@ -51,7 +51,7 @@ class ModelShape:
     """Layers whose inputs are computed from their outputs, in training."""
 
     def encoder(self, vocab: int) -> EncoderSpec:
-        """With so many tokens."""
+        """The encoder of this shape for a vocabulary of that size."""
         if min(self.layers, self.heads) < 1 or self.width < 1 or self.width % self.heads:
             raise SpecError(
                 f"layers={self.layers}, width={self.width}, heads={self.heads}; choose a layer or more and a "
@@ -80,6 +80,7 @@ class ModelShape:
                 LayerSpec(attention=kind, ffn=ffn, attention_slot=n, ffn_slot=n, **order)
                 for n, kind in enumerate(kinds)
             ),
+            # Pre-norm layers leave their sum unnormalised, so a norm follows the last one.
             final_norm=NormSpec() if self.reversible else None,
             max_tokens=self.positions or LONGEST,
         )
@@ -109,7 +110,7 @@ def described(model: Model, path: str | Path, seed: int = 0) -> Model:
 
 
 def random_model(spec: ModelSpec, tokenizer: Tokenizer, *, seed: int = 0) -> Model:
-    """A model of that spec which has learnt nothing."""
+    """A model of that spec with random weights."""
     if spec.encoder.embedding.vocab < tokenizer.vocab:
         raise SpecError(
             f"the spec has {spec.encoder.embedding.vocab} tokens and the tokenizer {tokenizer.vocab}; use "
@@ -126,7 +127,7 @@ def random_model(spec: ModelSpec, tokenizer: Tokenizer, *, seed: int = 0) -> Mod
 
 
 def spread(module: nn.Module) -> None:
-    """New weights as BERT's: small ones, without an offset."""
+    """Initialise weights as BERT does: small normal values, and zero biases."""
     for part in module.modules():
         if isinstance(part, (nn.Linear, nn.Embedding)):
             nn.init.normal_(part.weight, std=SPREAD)

@@ -21,7 +21,7 @@ SHORTER = 0.1
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Segments:
-    """Texts of one stretch or of two, with what a pair is labelled."""
+    """Texts of one stretch or of two, with the label of each pair."""
 
     corpus: Corpus
     rows: Places
@@ -32,12 +32,12 @@ class Segments:
         return len(self.rows)
 
     def take(self, which: Places) -> Segments:
-        """Some of them, in that order."""
+        """Some of the segments, in that order."""
         return replace(self, rows=self.rows[which], label=self.label[which])
 
     @property
     def lengths(self) -> Places:
-        """Tokens of both stretches."""
+        """The number of tokens of both stretches."""
         return self.rows[:, 1] + self.rows[:, 3]
 
 
@@ -49,6 +49,7 @@ def texts(corpus: Corpus, room: int, draw: np.random.Generator) -> Segments:
     """Every document once, in stretches of whole sentences; where the first one ends is drawn."""
     rows = []
     for first, last in _bounds(corpus):
+        # The first cut is random, so that other sentences meet in each epoch.
         target = int(draw.integers(room // 2, room + 1))
         while first < last:
             end = _filled(corpus, first, last, target)
@@ -98,8 +99,10 @@ def _pairs(
             target = room if draw.random() >= SHORTER else int(draw.integers(2, room + 1))
             end = max(_filled(corpus, first, last, target), first + 2)
             cut = int(draw.integers(first + 1, end))
+            # Sentences `first..cut` are one text, `cut..end` the other.
             label, ahead = label_of(), (cut, end)
             if label == other:
+                # Any document but this one: numbers from its own on move up by one.
                 elsewhere = int(draw.integers(len(bounds) - 1))
                 begin, stop = bounds[elsewhere + (elsewhere >= number)]
                 begin = int(draw.integers(begin, stop))
@@ -118,7 +121,7 @@ def _pairs(
 
 
 def _bounds(corpus: Corpus) -> Iterator[tuple[int, int]]:
-    """First and last sentence of each document."""
+    """First sentence of each document, and the one after its last."""
     listed = corpus.documents.tolist()
     return pairwise(listed)
 
@@ -145,6 +148,7 @@ def _fitted(
         sizes if sum(sizes) <= room else [min(size, max(room - short, room // 2)) for size in sizes]
     )
     for (start, _), size, keep in zip((one, two), sizes, kept, strict=True):
+        # Binomial with chance 1/2: each surplus token goes from the front or the end (BERT).
         shift = int(draw.binomial(size - keep, 0.5)) if size > keep else 0
         bounds += [int(corpus.sentences[start]) + shift, keep]
     return bounds[0], bounds[1], bounds[2], bounds[3]

@@ -15,31 +15,31 @@ SHARES = ("mask", "shuffled", "generator", "exchanged", "held")
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining(Settings):
-    """What is hidden, exchanged and moved in texts that an encoder learns from without labels."""
+    """The settings of pre-training: what is hidden, exchanged and moved in unlabelled texts."""
 
     renamed: ClassVar[Mapping[str, str]] = {"pretraining": ""}
 
     tokens: int = 128
-    """Of a text, or of two together."""
+    """The most tokens of a text, or of two together."""
     mask: float = 0.15
     """Share of the tokens that are to be guessed."""
     words: int = 1
     """Whole words in a row that are hidden together, at most; 0 hides single tokens."""
     pair: float = 1.0
-    """Weight of what is said about two texts."""
+    """Weight of the loss of pairs."""
     shuffled: float = 0.05
     """Share of the tokens in windows of another order (`structbert`)."""
     window: int = 3
     generator: float = 0.25
-    """Width of ELECTRA's generator, as a share of the model's; 0 is none: any token may stand for another."""
+    """Width of ELECTRA's generator as a share of the model's; 0 draws replacements at random instead."""
     tied: bool = True
-    """Does the generator read the tables of the model?"""
+    """Whether the generator reads the tables of the model."""
     detect: float = 50.0
-    """Weight of telling replaced tokens from others."""
+    """Weight of detecting replaced tokens; 50 in ELECTRA."""
     hidden_only: bool = False
-    """Tell them apart where a token was hidden, and not everywhere."""
+    """Whether to detect only where a token was hidden, and not everywhere."""
     exchanged: float = 0.5
-    """Share of the names that another of their kind stands for (`wklm`)."""
+    """Share of the names that are exchanged for others of their kind (`wklm`)."""
     held: float = 0.05
     """Share of the documents that are set aside, to measure on."""
 
@@ -69,7 +69,7 @@ PRETRAIN = {
 
 
 def pretrain_recipe(objective: str, changes: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe of an objective as suits this machine, with what is to be otherwise by dotted name."""
+    """The recipe of an objective as suits this machine, with `changes` by dotted field name."""
     if objective not in PRETRAIN:
         raise OptionError("objective", f"is {objective!r}; choose {', '.join(PRETRAIN)}")
     return suited_to_machine(
@@ -92,7 +92,7 @@ class PretrainingOptions:
 def check_options(
     objective: str, *, base: object, spec: object, gazetteer: object, keep_generator: bool
 ) -> None:
-    """Raise `InputError` for what does not go together."""
+    """Raise `InputError` for options that do not go together."""
     if base is None and spec is None:
         raise InputError(
             "neither base nor spec is given; name the model to train further, or describe a new one"

@@ -9,7 +9,7 @@ from decoupled.methods.pretrain.segments import Builder, ordered
 
 
 class Sop(Nsp):
-    """Are two texts that follow one another in their order, or swapped?"""
+    """Predicts whether two consecutive texts are in their order or swapped."""
 
     build: ClassVar[Builder] = staticmethod(ordered)
 

@@ -21,9 +21,10 @@ class Structbert(Nsp):
     classes: ClassVar[int] = 3
 
     def losses(self, batch: TextBatch, draw: torch.Generator) -> tuple[Losses, dict[str, Tensor]]:
-        """What was hidden, what was moved, and the label of the pair."""
+        """Losses of the hidden tokens, of the moved ones and of the pair's label."""
         how = self.settings
         chosen_BT = self.choose(batch, batch.free, draw)
+        # Hidden and shuffled tokens are disjoint, so each has one target.
         source_BT, moved_BT = masking.shuffle(
             batch.free & ~chosen_BT, how.shuffled, draw, window=how.window
         )

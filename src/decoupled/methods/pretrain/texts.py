@@ -20,19 +20,19 @@ class TextBatch(Batch):
     """Texts of one segment, or pairs of two: what a query and a passage are to a model."""
 
     begins: Tensor
-    """`[B,T]` which tokens of both begin a word."""
+    """`[B,T]`, true for tokens of either segment that begin a word."""
     free: Tensor
-    """`[B,T]` which are neither special nor padding."""
+    """`[B,T]`, true for tokens that are neither special nor padding."""
     mentions: Tensor | None = None
     """`[B,M,3]` the token before each name, the one after it, and its label (-1 where there is none)."""
 
     @property
     def ids(self) -> Tensor:
-        """`[B,T]` both segments."""
+        """`[B,T]` ids of both segments."""
         return torch.cat([self.query_ids, self.passage_ids], 1)
 
     def reading(self, ids_BT: Tensor) -> TextBatch:
-        """The same batch with other tokens."""
+        """The batch with other token ids."""
         width = self.query_ids.shape[1]
         return replace(self, query_ids=ids_BT[:, :width], passage_ids=ids_BT[:, width:])
 
@@ -48,12 +48,12 @@ class _Side:
 
 
 class TextBatches:
-    """What the loop takes its batches from; each epoch is cut anew."""
+    """A source of batches for the training loop; each epoch cuts the corpus anew."""
 
     def __init__(
         self, corpus: Corpus, build: Builder, device: torch.device, *, text: TextSpec, tokens: int
     ) -> None:
-        """Texts have up to so many tokens, special ones included."""
+        """Texts have up to `tokens` tokens, special ones included."""
         self.corpus, self.build, self.device, self.text = corpus, build, device, text
         prefixes = text.query_prefix, text.passage_prefix
         suffixes = text.query_suffix, text.passage_suffix
@@ -112,7 +112,7 @@ class TextBatches:
         )
 
     def _side(self, corpus: Corpus, rows_B2: Tensor, longest: int, side: int) -> _Side:
-        """One segment of each text, with what stands before and after it."""
+        """One segment of each text, with the special tokens before and after it."""
         ids_N, begins_N = self._tensors(corpus)
         prefix, suffix = self._special[side]
         before, after = len(prefix), len(suffix)
@@ -125,6 +125,7 @@ class TextBatches:
         for number, token in enumerate(prefix):
             ids_BT[:, number] = token
         for number, token in enumerate(suffix):
+            # Suffixes stand behind texts of different lengths, so they cannot be a column.
             ids_BT = torch.where(place_T == before + length_B1 + number, token, ids_BT)
         real_BT = place_T < before + length_B1 + after
         return _Side(ids_BT, begins_N[index_BT] & free_BT, free_BT, real_BT)
@@ -149,6 +150,7 @@ class TextBatches:
         inside = which < last[:, None]
         table = mentions[which.clip(max=len(mentions) - 1)]
         shift = len(self.text.query_prefix) - starts[:, None]
+        # The tokens beside a name: at an edge these are special tokens, which always exist.
         before, after = table[..., 0] + shift - 1, table[..., 1] + shift
         label = np.where(inside, table[..., 2], -1)
         rows = np.stack([before * inside, after * inside, label], -1)

@@ -13,22 +13,23 @@ DROPPED = 0.05
 
 
 class Wklm(Mlm):
-    """Few words are hidden, none of a name. What stands beside a name says whether it was exchanged."""
+    """Few words are hidden, none of a name; the tokens beside a name say whether it was exchanged."""
 
     def make_heads(self) -> None:
-        """Two heads."""
+        """Create the language head and the head for names."""
         super().make_heads()
         self.dropped = nn.Dropout(DROPPED)
         self.name = nn.Linear(2 * self.student.spec.encoder.width, 2)
         spread(self.name)
 
     def losses(self, batch: TextBatch, draw: torch.Generator) -> tuple[Losses, dict[str, Tensor]]:
-        """The hidden words and the names."""
+        """Losses of the hidden words and of the names."""
         chosen_BT = self.choose(batch, batch.free & ~named(batch), draw)
         y_BTD = self.read(batch.reading(self.hide(batch, chosen_BT, draw)))
         losses, seen = self.guess(y_BTD, batch, chosen_BT)
         if batch.mentions is None:
             return losses, seen
+        # P(e|C) from [h_before; h_after], the boundary states of the mention (WKLM).
         beside_BM2D = torch.stack([_rows(y_BTD, batch.mentions[..., n]) for n in (0, 1)], 2)
         logits_BM2 = self.name(self.dropped(beside_BM2D.flatten(2)))
         loss, accuracy = cross_entropy(logits_BM2.flatten(0, 1), _labels(batch.mentions))
@@ -36,7 +37,7 @@ class Wklm(Mlm):
 
 
 def named(batch: TextBatch) -> Tensor:
-    """`[B,T]` which tokens are of a name."""
+    """`[B,T]`, true for tokens of a name."""
     if batch.mentions is None:
         return torch.zeros_like(batch.free)
     before_BM, after_BM, label_BM = batch.mentions.unbind(-1)

@@ -26,15 +26,15 @@ class PruneHeads(Method):
     share: float = 0.3
     """Share of the heads to remove."""
     below: float | None = None
-    """Of the heads below the split; `share` if not given. Saves work when passages are indexed."""
+    """Share of the heads below the split; `share` if not given. Saves work when passages are indexed."""
     above: float | None = None
-    """Of the heads above the split; `share` if not given. Saves work at query time."""
+    """Share of the heads above the split; `share` if not given. Saves work at query time."""
     by: Literal["importance", "weight", "random"] = "importance"
     """|∂loss/∂gate| on data, the size of the head's output matrix, or chance."""
     normalise: bool = True
     """Scale the scores of each layer to length 1 before they are compared."""
     minimum: int = 1
-    """Heads that every layer keeps."""
+    """The number of heads that every layer keeps."""
     steps: int = 1
     """Remove in that many steps and rank anew after each."""
     examples: int = LIMIT
@@ -42,7 +42,7 @@ class PruneHeads(Method):
     seed: int = 0
 
     def fit(self, model: Model, sample: Prepared | None) -> Method:
-        """Rank the heads, and say which stay."""
+        """Rank the heads, and decide which stay."""
         need_floats(model.spec, self.name)
         if self.minimum < 1 or self.steps < 1:
             raise SpecError(f"minimum={self.minimum}, steps={self.steps}; choose 1 or more")
@@ -59,6 +59,7 @@ class PruneHeads(Method):
             scores = self._scores(now, sample)
             for members, remove in goals:
                 gone = sum(heads[n] - len(kept[n]) for n in members)
+                # Rounded over all steps, so that exactly the whole budget is removed in the end.
                 due = remove * step // self.steps - gone
                 for n, place in _least({n: scores[n] for n in members}, due, self.minimum):
                     kept[n][place] = -1
@@ -71,6 +72,7 @@ class PruneHeads(Method):
         scores = unit_scores(self, model, sample, "attention")
         if not self.normalise or self.by == "random":
             return scores
+        # Scores of different layers are on different scales (Michel et al., 2019).
         return {n: value / value.norm().clamp(min=1e-12) for n, value in scores.items()}
 
 
@@ -82,11 +84,11 @@ class KeepHeads(Method):
 
     @classmethod
     def of(cls, kept: dict[int, list[int]]) -> KeepHeads:
-        """From a table by slot."""
+        """The method for a table of kept heads by slot."""
         return cls(kept=tuple((n, tuple(heads)) for n, heads in sorted(kept.items())))
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Fewer heads in each layer."""
+        """The spec with fewer heads in each layer."""
         need_floats(spec, PruneHeads.name)
         blocks = blocks_of(spec, "attention")
         for number, kept in self.kept:

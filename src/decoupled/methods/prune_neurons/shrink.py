@@ -39,7 +39,7 @@ class PruneNeurons(Method):
     seed: int = 0
 
     def fit(self, model: Model, sample: Prepared | None) -> Method:
-        """Rank the neurons, and say which stay."""
+        """Rank the neurons, and decide which stay."""
         need_floats(model.spec, self.name)
         if self.multiple < 1:
             raise SpecError(f"multiple={self.multiple}; choose 1 or more")
@@ -63,12 +63,12 @@ class KeepNeurons(Method):
     """Mean activations per slot; what those of lost neurons add goes to the bias."""
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Narrower feed-forward maps."""
+        """The spec with narrower feed-forward blocks."""
         need_floats(spec, PruneNeurons.name)
         return narrowed(spec, "ffn", self.kept)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        """Rows of the first map, columns of the second, and means into its bias."""
+        """Cut rows of the first matrix and columns of the second, and fold means into its bias."""
         moved, kept, blocks = dict(weights), dict(self.kept), blocks_of(before, "ffn")
         for number, mean in self.means:
             name = f"{blocks[number].prefix}down"
@@ -77,6 +77,7 @@ class KeepNeurons(Method):
                 down = whole(weights, name)
                 lost = mean.to(down, copy=True)
                 lost[list(kept[number])] = 0
+                # E[W a] of the lost neurons is W mean(a): added to the bias, the mean output stays.
                 moved[bias] = weights[bias] + down @ lost
         return cut_units(moved, before, "ffn", self.kept)
 
@@ -87,7 +88,7 @@ class KeepNeurons(Method):
 
 @torch.no_grad()
 def _means(model: Model, sample: Prepared) -> tuple[tuple[int, Tensor], ...]:
-    """Mean of each neuron over the sample, by slot."""
+    """The mean activation of each neuron over the sample, by slot."""
     sums: dict[int, Tensor] = {}
     counts: dict[int, int] = {}
 

@@ -27,7 +27,7 @@ class PruneWeights(Method):
 
     sparsity: float = 0.5
     scope: Literal["matrix", "global"] = "matrix"
-    """The same share of every matrix, or the smallest of all of them."""
+    """Whether every matrix loses the same share, or the smallest of all weights go."""
     block: int = 0
     """Keep the largest in each run of so many inputs: 4 with sparsity 0.5 is the 2:4 pattern."""
     gradual: bool = True
@@ -70,7 +70,7 @@ class PruneWeights(Method):
 
     @property
     def settled(self) -> float:
-        """Weights of a lesser sparsity are no result."""
+        """The share of steps before the final sparsity; weights of a lesser one are no result."""
         return self.until if self.gradual else 0.0
 
     def reached(self, step: int, total: int) -> float:
@@ -79,6 +79,7 @@ class PruneWeights(Method):
 
     def _share(self, step: int, total: int) -> float:
         done = min(1.0, step / max(1.0, self.until * total)) if self.gradual else 1.0
+        # s_t = s_f (1 - (1 - t/T)³), from zero sparsity (Zhu and Gupta, 2018).
         return 1 - (1 - done) ** 3
 
     @contextmanager
@@ -103,6 +104,7 @@ class PruneWeights(Method):
                 undo.enter_context(held(module, masks[name]))
                 undo.enter_context(seen_as(module, partial(torch.mul, masks[name])))
             yield tick
+        # Masked weights still hold values that decay or moments moved; they become zeros now.
         with torch.no_grad():
             for name, module in maps.items():
                 module.weight.mul_(masks[name])
@@ -116,11 +118,13 @@ def _largest(values: Tensor, sparsity: float) -> Tensor:
     edge = values.kthvalue(drop).values
     above, ties = values > edge, values == edge
     spare = len(values) - drop - above.sum()
+    # Among equal weights the first ones stay, until the share is exact.
     return (above | (ties & (ties.cumsum(0) <= spare))).to(values.dtype)
 
 
 def _in_blocks(weight_OI: Tensor, sparsity: float, size: int) -> Tensor:
     outputs, inputs = weight_OI.shape
+    # Padding is below any magnitude, so real weights are kept before it.
     padded = F.pad(weight_OI.abs(), (0, -inputs % size), value=-1.0)
     runs = padded.view(outputs, -1, size)
     order = runs.argsort(dim=-1, stable=True, descending=True)

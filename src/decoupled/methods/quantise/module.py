@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from decoupled.model.parts.linear import LinearSpec
 
 TOP = {8: 127, 4: 7}
-"""Largest code of a symmetric grid."""
+"""The largest code of a symmetric grid, by bits."""
 
 
 class QuantisedLinear(nn.Module):
@@ -55,6 +55,7 @@ class QuantisedLinear(nn.Module):
         else:
             step = self.input_scale.float()
         codes_NI = (x_NI / step).round_().clamp_(-TOP[8], TOP[8]).to(torch.int8)
+        # y = s_x·s_w ⊙ (q_x q_wᵀ) + b, with the product in integers.
         y_NO = integer_product(codes_NI, self._codes()) * (step * self.scale_OG.float().T)
         if self.bias is not None:
             y_NO = y_NO + self.bias.float()
@@ -78,7 +79,7 @@ class QuantisedRows(nn.Module):
 
 @cache
 def adds_whole() -> bool:
-    """Are products of bytes exact here? Processors without VNNI add two in 16 bits, which overflow."""
+    """Whether products of bytes are exact here; without VNNI two are added in 16 bits, which overflow."""
     most = torch.full((32, 64), TOP[8], dtype=torch.int8)
     return bool((torch._int_mm(most, most.T) == 64 * TOP[8] ** 2).all())
 
@@ -92,6 +93,7 @@ def integer_product(a_NI: Tensor, b_OI: Tensor) -> Tensor:
         # Codes up to 127 are exact in any float, and so is their product up to rounding of the sum.
         with torch.autocast("cuda", enabled=False):
             return F.linear(a_NI.float(), b_OI.float())
+    # The kernel takes more than 16 rows only.
     if rows <= 16:
         a_NI = F.pad(a_NI, (0, 0, 0, 32 - rows))
     return torch._int_mm(a_NI, b_OI.T)[:rows].float()
@@ -114,6 +116,7 @@ def pack(codes_OI: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor, inputs: int) -> Tensor:
-    """What `pack` packed, as int8."""
+    """The codes that `pack` packed, as int8."""
     both = torch.stack([packed & 15, packed >> 4], -1).flatten(1)[:, :inputs].to(torch.int8)
+    # Two's complement of four bits: 8..15 stand for -8..-1.
     return torch.where(both > 7, both - 16, both)

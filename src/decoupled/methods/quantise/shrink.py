@@ -25,7 +25,7 @@ from decoupled.model.spec import VECTOR, ModelSpec
 from decoupled.train.data.prepare import Prepared
 
 CLIPS = tuple(1 - i / 20 for i in range(12))
-"""Shares of the largest value that a static range may be cut to."""
+"""Shares of the largest value that are tried as the end of a static range."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Quantise(Method):
         return replace(self, ranges=tuple(_ranges(model, self.needed(sample)).items()))
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Coded matrices."""
+        """The spec with matrices, and perhaps the token table, as integer codes."""
         need_floats(spec, self.name, tables=self.embedding)
         if self.group < 0:
             raise SpecError(f"group={self.group}; choose 0 for whole rows, or a number of columns")
@@ -98,7 +98,7 @@ class Quantise(Method):
         return moved
 
     def _quantised(self, weight: Tensor) -> Tensor:
-        """A weight as its codes give it back, with the gradient of the weight itself."""
+        """A weight rounded to its codes, with the gradient of the weight itself."""
         return weight + (on_grid(weight.detach(), self.bits, self.group) - weight.detach())
 
     @contextmanager
@@ -122,7 +122,7 @@ class Quantise(Method):
 
 
 def on_grid(weight_OI: Tensor, bits: int, group: int = 0) -> Tensor:
-    """What `encode` and decoding make of a matrix."""
+    """A matrix after `encode` and decoding."""
     codes, scale_OG = encode(weight_OI, bits, group)
     columns = weight_OI.shape[1]
     scale_OI = scale_OG.repeat_interleave(group or columns, 1)[:, :columns]
@@ -133,6 +133,7 @@ def rounded(x: Tensor, step: Tensor) -> Tensor:
     """`x` on an int8 grid; the gradient is 1 inside its range and 0 outside."""
     inside = x.detach().abs() <= TOP[8] * step
     codes = (x.detach() / step).round().clamp(-TOP[8], TOP[8])
+    # Outside the range the value is a constant to autograd, so its gradient is 0.
     clipped = torch.where(inside, x, x.detach())
     return clipped + (codes * step - clipped).detach()
 
@@ -148,6 +149,7 @@ def _rounding(linear: nn.Linear, warm: list[bool], *, static: bool) -> Iterator[
         else:
             seen = x.detach().abs().amax().float()
             if module.training and warm[0]:
+                # Moving mean of the largest input; the first batch starts it.
                 largest.copy_(torch.where(largest > 0, 0.9 * largest + 0.1 * seen, seen))
             top = torch.where(largest > 0, largest, seen).to(x.dtype)
         return None if warm[0] and module.training else (rounded(x, top.clamp(min=1e-12) / TOP[8]),)
@@ -176,6 +178,7 @@ def _ranges(model: Model, sample: Prepared) -> dict[str, float]:
         each = [(x - rounded(x, top / TOP[8])).square().sum() for top in tops]
         errors[name] = errors.get(name, torch.zeros(())) + torch.stack(each).cpu()
 
+    # Two passes: the clips that are weighed are shares of the largest value of all.
     for see in (bound, weigh):
         see_inputs(model, sample, linears(model.net), see, limit=LIMIT // 8)
     return {name: largest[name] * CLIPS[int(error.argmin())] for name, error in errors.items()}

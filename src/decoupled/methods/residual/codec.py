@@ -57,7 +57,7 @@ class ResidualQuantiser:
 
     @property
     def width(self) -> int:
-        """Coordinates per token."""
+        """The number of coordinates per token."""
         return len(self.spread)
 
     @property
@@ -72,7 +72,7 @@ class ResidualQuantiser:
 
     @cached_property
     def tables(self) -> ResidualTables:
-        """What a runtime needs to decode."""
+        """The tables that a runtime needs to decode."""
         return ResidualTables(
             bits=self.bits,
             id_at=self.scale_at + HALF.itemsize,
@@ -83,6 +83,7 @@ class ResidualQuantiser:
 
     @cached_property
     def _cuts(self) -> Floats:
+        # The nearest of two ascending levels changes at their middle.
         return (self.levels[1:] + self.levels[:-1]) / np.float32(2)
 
     @cached_property
@@ -111,6 +112,7 @@ class ResidualQuantiser:
     def unpack(self, codes: Bytes, out_NW: Floats) -> None:
         """The rows of those bytes, into `out_NW`."""
         ids_N = codes[:, self.tables.id_at :].view(NUMBER)[:, 0]
+        # Bytes of a damaged file must not read outside the table.
         if len(ids_N) and int(ids_N.max()) >= len(self.centroids):
             raise InputError(
                 f"a token names centroid {ids_N.max()}, but the codec has "
@@ -124,7 +126,7 @@ class ResidualQuantiser:
         out_NW += self.centroids[ids_N]
 
     def tensors(self) -> dict[str, Floats]:
-        """What to save."""
+        """The arrays by the names under which they are saved."""
         return {
             "residual.centroids": self.centroids,
             "residual.levels": self.levels,
@@ -197,6 +199,7 @@ def kmeans(z_NW: Floats, count: int, rng: np.random.Generator) -> Floats:
         used_K = sizes_K > 0
         order_N = np.argsort(ids_N, kind="stable")
         starts = (np.cumsum(sizes_K) - sizes_K)[used_K]
+        # Rows sorted by centroid, so that one reduceat sums each cluster.
         sums = np.add.reduceat(z_NW[order_N], starts, axis=0)
         centroids_KW[used_K] = sums / sizes_K[used_K, None].astype(np.float32)
     return centroids_KW
@@ -210,6 +213,7 @@ def nearest(z_NW: Floats, centroids_KW: Floats, half_norms_K: Floats) -> npt.NDA
         best = np.full(len(z_NW[rows]), -np.inf, np.float32)
         for first in range(0, len(centroids_KW), COLUMNS):
             columns = slice(first, first + COLUMNS)
+            # |z - c|² = |z|² - 2(z·c - |c|²/2), and |z|² is the same for all centroids.
             score_NK = z_NW[rows] @ centroids_KW[columns].T
             score_NK -= half_norms_K[columns]
             at = score_NK.argmax(axis=1)
@@ -226,7 +230,7 @@ def half_norms(centroids_KW: Floats) -> Floats:
 
 
 def root_mean_square(x_NW: Floats) -> Floats:
-    """Of each row, as a column."""
+    """The root mean square of each row, as a column."""
     return np.sqrt(np.square(x_NW).mean(axis=1, keepdims=True))
 
 
@@ -238,6 +242,7 @@ def lloyd_levels(values: Floats, count: int) -> Floats:
     levels = np.zeros(count)
     for _ in range(100):
         sizes = np.diff(edges)
+        # Differences of prefix sums give the mean of each bin in constant time.
         means = np.diff(sums[edges]) / np.maximum(sizes, 1)
         levels = np.where(sizes > 0, means, levels)
         inner = np.searchsorted(ordered, (levels[1:] + levels[:-1]) / 2)
@@ -249,4 +254,5 @@ def _spread(rest_NW: Floats) -> Floats:
     """Root mean square per coordinate, with a floor for those that hardly move in the sample."""
     spread_W = np.sqrt(np.square(rest_NW).mean(axis=0))
     usual = float(np.sqrt(np.square(spread_W).mean()))
+    # The floor keeps a coordinate that the sample never moved from being divided by zero.
     return np.maximum(spread_W, np.float32(0.01 * usual or 1.0))

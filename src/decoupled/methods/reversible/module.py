@@ -19,7 +19,7 @@ from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import take
 
 Step = tuple[Callable[[Tensor, Context], Tensor], Context]
-"""A block, which returns its input with a change added, and where it stands."""
+"""A block, which returns its input with a change added, and its context."""
 
 
 def duplicate(x_BTD: Tensor) -> Tensor:
@@ -28,16 +28,17 @@ def duplicate(x_BTD: Tensor) -> Tensor:
 
 
 def mean(pair: Tensor) -> Tensor:
-    """What leaves the streams, `[B,T,D]`."""
+    """`[B,T,D]` mean of both streams, which leaves the run of layers."""
     first, second = pair.chunk(2, -1)
     return (first + second) / 2
 
 
 def advance(pair: Tensor, steps: Sequence[Step]) -> Tensor:
-    """Both streams after these blocks, with the rows that they leave."""
+    """Both streams after these blocks, for the rows that the blocks give."""
     target, source = pair.chunk(2, -1)
     for step in steps:
         rows = step[1].rows
+        # The streams change roles after each block: y1 = x1 + F(x2), then y2 = x2 + G(y1).
         target, source = take(source, rows), take(target, rows) + _change(step, source)
     return torch.cat([target, source], -1)
 
@@ -63,6 +64,7 @@ class _Recomputed(torch.autograd.Function):
         ctx.steps, ctx.cast = steps, _autocast(pair)
         ctx.random = []
         for step in steps:
+            # Dropout must be the same when the block is run again.
             ctx.random.append(_random_state(pair))
             pair = advance(pair, [step])
         ctx.save_for_backward(pair)
@@ -79,6 +81,7 @@ class _Recomputed(torch.autograd.Function):
                 change = _change(step, read)
             torch.autograd.backward(change, to_source.to(change.dtype))
             assert read.grad is not None
+            # x2 = y2 - G(y1): the stream before the block is what it is now without the change.
             target, source = source - change.detach(), target
             to_target, to_source = to_source, to_target + read.grad
         return torch.cat([to_target, to_source], -1), None, None
@@ -91,13 +94,13 @@ def _autocast(x: Tensor) -> Callable[[], AbstractContextManager[object]]:
 
 
 def _random_state(x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Where dropout stands."""
+    """The state of the random generators that dropout draws from."""
     return torch.get_rng_state(), torch.cuda.get_rng_state(x.device) if x.is_cuda else None
 
 
 @contextmanager
 def _restored(state: tuple[Tensor, Tensor | None], x: Tensor) -> Iterator[None]:
-    """Within the block random numbers come again as they came after that state."""
+    """Within the block, random numbers repeat those drawn after that state."""
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
         torch.set_rng_state(state[0])
         if state[1] is not None:

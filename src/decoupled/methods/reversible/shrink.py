@@ -28,7 +28,7 @@ class Reversible(Method):
         return with_layers(spec, layers)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        """Blocks keep what they have; a new norm at the end does nothing yet but normalise."""
+        """Keep the blocks, and add a final norm with weight 1 and bias 0 where there was none."""
         final, width = after.encoder.final_norm, after.encoder.width
         if final is None or before.encoder.final_norm is not None:
             return weights

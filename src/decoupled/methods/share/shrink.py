@@ -63,6 +63,7 @@ class ShareLayers(Method):
             size = len(layers)
             problem = f"share groups={self.groups}, but there are {size} layers to group"
             check_count(self.groups, size, problem)
+            # Ceilings of n·L/G are where ⌊l·G/L⌋ steps to the next group.
             starts = [-(-n * size // self.groups) for n in range(self.groups + 1)]
             groups += [list(layers[a:b]) for a, b in pairwise(starts)]
         return groups
@@ -76,7 +77,7 @@ class ShareLayers(Method):
         return list(self.picks)
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """The same layers with fewer slots."""
+        """The spec with the same layers and fewer slots."""
         if self.start == "best":
             raise self.undecided()
         if self.start in ("average", "aligned"):
@@ -102,7 +103,7 @@ class ShareLayers(Method):
         return shared
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        """The kept slots, with means where they were asked for."""
+        """Keep the slots of the picked layers, or put the mean of a group there."""
         moved, groups = dict(weights), self._groups(before)
         if self.start not in ("average", "aligned"):
             return moved
@@ -128,12 +129,12 @@ class Untie(Method):
     name: ClassVar[str] = "untie"
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Slot l for layer l."""
+        """The spec in which layer l uses slot l."""
         layers = [layer.in_slot(number) for number, layer in enumerate(spec.layers)]
         return with_layers(spec, layers)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        """A copy for every layer."""
+        """A copy of the shared tensors for every layer."""
         return in_layers(weights, zip(before.layers, after.layers, strict=True))
 
 
@@ -152,7 +153,7 @@ def _pointed(
 
 @dataclass(frozen=True, kw_only=True)
 class _Become(Method):
-    """A given description that names some of the slots there are."""
+    """Becomes a given spec that uses some of the existing slots."""
 
     spec: ModelSpec
 
@@ -163,7 +164,7 @@ class _Become(Method):
 def _matched(
     source: dict[str, Tensor], target: dict[str, Tensor], block: Block, width: int
 ) -> dict[str, Tensor]:
-    """The same block with its heads (or neurons) in the order that fits another block best."""
+    """The block with its heads (or neurons) in the order that fits another block best."""
     size, matrices = block.part.unit_width, block.part.matrices(width)
 
     def units(tensors: dict[str, Tensor]) -> Tensor:
@@ -175,6 +176,7 @@ def _matched(
                 parts.append(tensors[f"{name}.bias"][:, None])
         return torch.cat([x.reshape(-1, size * x.shape[1]) for x in parts], 1)
 
+    # The largest total inner product of matched units is the least total squared distance.
     order = [place for _, place in assignment(-units(target) @ units(source).T)]
     named = {f"{block.prefix}{name}": tensor for name, tensor in source.items()}
     return slot(keep_units(named, block, width, order), block.prefix)

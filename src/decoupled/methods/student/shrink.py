@@ -28,15 +28,15 @@ class Student(Method):
 
     layers: int | None = None
     width: int | None = None
-    """Of the states; heads keep their width, so there are fewer of them."""
+    """Width of the states; heads keep their width, so there are fewer of them."""
     ffn: int | None = None
     """Width of the feed-forward maps; by default in proportion to `width`."""
     start: Literal["spread", "first"] = "spread"
-    """Copy evenly spaced layers, or the first ones."""
+    """Whether to copy evenly spaced layers, or the first ones."""
     seed: int = 0
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """The student's description."""
+        """The spec of the student."""
         total = len(spec.layers)
         count = total if self.layers is None else self.layers
         check_count(count, total, f"student layers={count}, but there are {total}")
@@ -113,4 +113,5 @@ class Student(Method):
 
 def _spread(total: int, count: int) -> list[int]:
     """The last layer of each of `count` equal parts."""
+    # TinyBERT's uniform map: student layer m stands for teacher layer m·L_t/L_s.
     return [(place + 1) * total // count - 1 for place in range(count)]

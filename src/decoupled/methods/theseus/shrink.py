@@ -79,10 +79,11 @@ class Theseus(Method):
         return not self.frozen or in_slot(name)
 
     def share(self, step: int, total: int) -> float:
-        """Probability of replacement at a step."""
+        """The probability of replacement at a step."""
         done = step / max(1, self.until * total)
         if done >= 1:
             return 1.0
+        # p_t = min(1, k·t + b), the curriculum of the paper.
         return self.rate + (1 - self.rate) * done if self.schedule == "curriculum" else self.rate
 
     @contextmanager
@@ -109,6 +110,7 @@ class Theseus(Method):
         def tick(step: int, total: int) -> None:
             draw = np.random.default_rng([self.seed, step])
             rate = self.share(step, total)
+            # r_i ~ Bernoulli(p), one draw per module and batch.
             replaced[:] = (draw.random(count) < rate).tolist()
             if rate > 0 and not any(replaced):
                 # A step in which nothing could learn would be lost.
@@ -117,6 +119,7 @@ class Theseus(Method):
         def act(context: Context, x_BTD: Tensor, run: Run) -> Tensor:
             if not student.training or replaced[context.number]:
                 return run(context, x_BTD)
+            # The predecessor's layers read their own table of relative positions.
             relative = teacher.stack.relative() if teacher.stack.relative is not None else None
             context = replace(context, relative=relative)
             last = (context.number + 1) * each - 1

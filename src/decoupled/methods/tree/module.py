@@ -25,19 +25,19 @@ class Tree(NamedTuple):
     """The nodes of a batch of texts."""
 
     row: Tensor
-    """`[B,M]` rows that they are; those of no node repeat one."""
+    """`[B,M]` rows of the nodes; entries beyond a text's nodes repeat some row."""
     holds: Tensor
-    """`[B,M,T]` tokens that are under each."""
+    """`[B,M,T]` tokens that are under each node."""
     under: Tensor
-    """`[B,M,M]` nodes that are under each, itself among them."""
+    """`[B,M,M]` nodes that are under each node, itself among them."""
     place: Tensor
-    """`[B,M,T]` of a token under a node, from 1."""
+    """`[B,M,T]` rank of a token under a node, from 1."""
     sees: Tensor
-    """`[B,1,T,T]` what each row may look at."""
+    """`[B,1,T,T]` rows that each row may look at."""
 
     @classmethod
     def of(cls, ids_BT: Tensor, real_BT: Tensor, text: TreeText) -> Tree:
-        """By the ids of the nodes."""
+        """Read the tree of each text off the ids of its nodes."""
         node_BT = (ids_BT >= text.first) & real_BT
         leaf_BT = ~node_BT & real_BT
         seen_BT = leaf_BT.long().cumsum(1)
@@ -45,6 +45,7 @@ class Tree(NamedTuple):
         row_BM = (~node_BT).to(torch.int8).argsort(dim=1, stable=True)[:, :most]
         there_BM = node_BT.gather(1, row_BM)
         end_BM = seen_BT.gather(1, row_BM)
+        # A node's id holds its number of tokens, which are the last ones before it.
         start_BM = end_BM - (ids_BT.gather(1, row_BM) - text.first) % SPAN
         index_B1T = (seen_BT - 1)[:, None]
         holds = (index_B1T >= start_BM[..., None]) & (index_B1T < end_BM[..., None])
@@ -54,6 +55,7 @@ class Tree(NamedTuple):
         )
         under = (
             inside
+            # Children come before their parents, so of equal spans the later row is the parent.
             & (row_BM[:, None] <= row_BM[..., None])
             & there_BM[:, None]
             & there_BM[..., None]
@@ -67,7 +69,7 @@ class Tree(NamedTuple):
 
 
 def nodes_of(frame: Frame) -> Tree | None:
-    """Those of the frame's texts, once for all layers."""
+    """The tree of the frame's texts, built once for all layers; None without nodes."""
     if frame.structure is None:
         return None
     text, ids_BT = frame.structure
@@ -105,6 +107,7 @@ class TreeAttentionModule(DotProductAttention):
         """`[B,H,M,K]` values of the nodes."""
         holds, under = tree.holds.to(v_BHTK.dtype), tree.under.to(v_BHTK.dtype)
         height = under @ holds  # of a node above a token under it
+        # 1 / (1 + #nodes on the path), and 1 / |leaves(i)| of the mean over tokens.
         share = holds / (1 + height) / holds.sum(-1, keepdim=True).clamp(min=1)
         weight_BHMT = self.weigh(x_BTD).transpose(1, 2)[:, :, None] * share[:, None]
         rows = tree.row[:, None, :, None].expand(-1, v_BHTK.shape[1], -1, v_BHTK.shape[-1])
@@ -112,6 +115,7 @@ class TreeAttentionModule(DotProductAttention):
         along_BHMM = (weight_BHMT @ holds[:, None].mT) * under[:, None]
         tables = ((self.vertical, height.long()), (self.horizontal, tree.place))
         where = torch.cat([t[at.clamp(0, len(t) - 1)] for t, at in tables], -1)
+        # The path from token t up to node i: embeddings of all nodes j under i that hold t.
         path_BMTK = torch.einsum("bij,bjt,bjtk->bitk", under, holds, where.to(v_BHTK.dtype))
         placed = torch.einsum("bhit,bitk->bhik", weight_BHMT, path_BMTK)
         return weight_BHMT @ v_BHTK + along_BHMM @ nodes_BHMK + placed

@@ -25,7 +25,7 @@ class TreeAttention(Attention):
     """
 
     vertical: int = 50
-    """Rows of the table of heights above a token; what is higher has the last."""
+    """Rows of the table of heights above a token; greater heights use the last one."""
     horizontal: int = 100
     """Rows of the table of places under a node."""
     bias: bool = True
@@ -59,7 +59,7 @@ class TreeAttention(Attention):
         }
 
     def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
-        """Of all rows, nodes among them; `gathering` is what the values of nodes take beside that."""
+        """Multiply-adds of all rows, nodes among them; `gathering` adds those of the nodes' values."""
         return 2 * rows * tokens * self.inner
 
     def gathering(self, rows: int, nodes: int) -> int:

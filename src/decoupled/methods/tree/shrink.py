@@ -25,7 +25,7 @@ class ReadTrees(Method):
     name: ClassVar[str] = "tree"
 
     labels: tuple[str, ...] = ("S", "NP", "VP", "PP", "SBAR")
-    """Of phrases, beside those of headings and sentences; any other is `other`."""
+    """Labels of phrases, beside those of headings and sentences; any other becomes `other`."""
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """The layers below the split, and a row of the token table for each label."""

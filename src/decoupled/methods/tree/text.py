@@ -19,7 +19,7 @@ from decoupled.model.parts.structure import Rows, Structure
 from decoupled.model.sentences import sentences
 
 SPAN = 1024
-"""Ids of each label: a node with as many tokens or more is left out."""
+"""The number of ids of each label; a node with as many tokens or more is left out."""
 PASSAGE, HEADING, SENTENCE, OTHER = "passage", "heading", "sentence", "other"
 _BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
 
@@ -43,16 +43,17 @@ class TreeText(Structure):
 
     def in_table(self, ids: Any) -> Any:
         label = (ids - self.first) // SPAN
+        # Labels have the last rows of the table; ids of tokens stay as they are.
         return ids + (ids >= self.first) * (self.first - len(self.labels) + label - ids)
 
     def code(self, label: str, tokens: int) -> int:
-        """The id of a node."""
+        """The id of a node with that label over so many tokens."""
         name = label if label in self.labels else OTHER
         return self.first + self.labels.index(name) * SPAN + tokens
 
 
 class Node(NamedTuple):
-    """Characters of a text under a label."""
+    """A node: a label over the characters `start` to `end` of a text."""
 
     start: int
     end: int
@@ -60,7 +61,7 @@ class Node(NamedTuple):
 
 
 def sentence_tree(text: str) -> list[Node]:
-    """The sentences of a text."""
+    """A node for each sentence of a text."""
     nodes, at = [], 0
     for sentence in sentences(text):
         nodes.append(Node(at, at + len(sentence), SENTENCE))
@@ -95,6 +96,7 @@ def parsed(structure: str, text: str) -> list[Node]:
                 there = text[start : start + 20]
                 raise _no_tree(structure, text, f"{word!r:.40} where the text has {there!r}")
             at = start + len(word)
+            # Every open bracket without a word so far begins with this one.
             stack = [(label, start if begun is None else begun) for label, begun in stack]
         opened = False
     if stack:
@@ -128,6 +130,7 @@ def with_nodes(
             spans[int(real[first]), int(real[last])] = label
     if len(real):
         spans[min(title.start, int(real[0])), int(real[-1])] = PASSAGE
+    # A node over one token says nothing that the token does not.
     kept = {span: label for span, label in spans.items() if 0 < span[1] - span[0] < SPAN - 1}
     after = [last + 1 for _, last in kept]
     codes = [tree.code(label, last - first + 1) for (first, last), label in kept.items()]

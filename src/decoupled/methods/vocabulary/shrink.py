@@ -32,7 +32,7 @@ class ReduceVocabulary(Method):
     size: int | None = None
     """Tokens to keep at most, before single characters and special tokens are added."""
     least: int = 1
-    """A token seen less often than this goes."""
+    """The fewest occurrences of a token that stays."""
     corpus: str | None = None
     """File or folder of passages, as `index` reads it, whose tokens count too; pairs are not needed then."""
 
@@ -49,12 +49,13 @@ class ReduceVocabulary(Method):
             counts += frequencies(self.needed(sample).examples(model), vocab)
         ranked = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i] >= self.least]
         chosen = set(ranked[: self.size]) | set(special_ids(model))
+        # Characters and parts of merges are added, so that every text can still be spelt.
         kept = closed(chosen, jsonlib.loads(model.tokenizer.json))
         return KeepTokens(order=tuple(i for i in sorted(kept) if i < vocab))
 
 
 def _passage_frequencies(corpus: str, model: Model) -> Ints:
-    """How often each token occurs in the windows of some passages."""
+    """The number of occurrences of each token in the windows of these passages."""
     vocab, passages = model.spec.encoder.embedding.vocab, read_passages(corpus)
     counts = np.zeros(vocab, np.int64)
     while texts := [passage.text for passage in islice(passages, CHUNK)]:

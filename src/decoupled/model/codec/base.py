@@ -21,11 +21,11 @@ Tensors = Mapping[str, npt.NDArray[np.generic]]
 Kind = Literal["fp32", "fp16", "int8", "int4", "residual"]
 
 HALF = np.dtype("<f2")
-"""Scales are stored little-endian, whatever the machine."""
+"""Type of stored scales: fp16, little-endian whatever the machine."""
 LEAST_SCALE = np.float32(2.0**-14)
 """The least normal fp16. Below it a rounded scale would be off by more than the codes can bear."""
 MOST_SCALE = np.float32(65504.0)
-"""The largest fp16."""
+"""The largest finite fp16: a scale or a state beyond it cannot be stored."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,14 +38,17 @@ class Affine:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ResidualTables:
-    """`z_NW = levels[code_NW] * scale_N * spread_W + centroids_KW[id_N]`, before `restore`."""
+    """Tables of the residual codec.
+
+    Before `restore`, a token is `z_NW = levels[code_NW] * scale_N * spread_W + centroids_KW[id_N]`.
+    """
 
     bits: int
     id_at: int
     """First byte of the centroid's number, an unsigned 16-bit little-endian integer."""
     centroids: Floats
     levels: Floats
-    """What each of the 2**bits codes stands for, in ascending order."""
+    """The values of the 2**bits codes, in ascending order."""
     spread: Floats
 
 
@@ -86,7 +89,7 @@ class Codec(Protocol):
 
     @property
     def layout(self) -> CodeLayout:
-        """What the bytes mean."""
+        """The layout of the bytes of one token."""
 
     def encode(self, states: States) -> Encoded:
         """The bytes of each token; states that are not finite are an `InputError`."""
@@ -95,7 +98,7 @@ class Codec(Protocol):
         """The states, written to the first rows of `out` where it is given."""
 
     def tensors(self) -> dict[str, Floats]:
-        """What `build_codec` needs besides the name and the width."""
+        """The tensors that `build_codec` needs besides the name and the width."""
 
 
 def float_tensor(tensors: Tensors, name: str, shape: tuple[int | None, ...]) -> Floats:
@@ -104,6 +107,7 @@ def float_tensor(tensors: Tensors, name: str, shape: tuple[int | None, ...]) -> 
         have = ", ".join(sorted(tensors)) or "none"
         raise WeightsError(f"the codec lacks the tensor {name!r} (it has: {have}); fit it again")
     value = np.asarray(tensors[name])
+    # A None in the shape is a length that the file may choose, such as the number of centroids.
     fits = value.ndim == len(shape) and all(
         have > 0 if want is None else have == want
         for have, want in zip(value.shape, shape, strict=True)
@@ -122,7 +126,8 @@ def float_tensor(tensors: Tensors, name: str, shape: tuple[int | None, ...]) -> 
 
 
 def check_reach(largest: Floats, limit: np.float32, kind: str) -> None:
-    """Refuse values that the stored number cannot hold; NaN fails too."""
+    """Raise `InputError` for values beyond what the stored number can hold; a NaN fails too."""
+    # Written as `not <=`, since every comparison with NaN is false.
     if not (largest <= limit).all():
         raise InputError(
             f"states reach {float(largest.max()):.3g}, but {kind} holds at most {limit:.3g}; "
@@ -135,6 +140,7 @@ def check_reach(largest: Floats, limit: np.float32, kind: str) -> None:
 
 def packed_width(width: int, bits: int) -> int:
     """Bytes that `width` codes of `bits` bits take."""
+    # Ceiling division: the last byte may be filled in part.
     return -(-width * bits // 8)
 
 
@@ -144,6 +150,7 @@ def pack_codes(codes_NW: npt.NDArray[np.uint8], bits: int) -> Bytes:
     per_byte = 8 // bits
     full = np.zeros((rows, packed_width(width, bits) * per_byte), np.uint8)
     full[:, :width] = codes_NW
+    # The strided slices are the codes that share a byte: first codes, second codes and so on.
     packed = full[:, 0::per_byte].copy()
     for place in range(1, per_byte):
         packed |= full[:, place::per_byte] << np.uint8(bits * place)
@@ -151,7 +158,7 @@ def pack_codes(codes_NW: npt.NDArray[np.uint8], bits: int) -> Bytes:
 
 
 def byte_table(levels: Floats, bits: int) -> Floats:
-    """The values of all codes in a byte, for each of the 256 bytes: one lookup per byte."""
+    """The values of all codes in a byte, `[256, 8 // bits]`: decoding is then one lookup per byte."""
     places = np.arange(8 // bits) * bits
     return levels[(np.arange(256)[:, None] >> places) & (2**bits - 1)]
 

@@ -24,7 +24,7 @@ from decoupled.model.codec.scalar import FloatQuantiser, ScaledQuantiser
 from decoupled.model.states import Encoded, States
 
 RESIDUAL = "residual.codec"
-"""Where the residual quantiser stands in `decoupled.methods`."""
+"""The module of the residual quantiser in `decoupled.methods`."""
 StageKind = Literal["project", "fp32", "fp16", "int8", "int4", "residual"]
 
 NAMES = "fp32, fp16, int8, int4, residual:2, residual:4, and project:W before one of them"
@@ -44,7 +44,7 @@ class Quantiser(Protocol):
 
     @property
     def kind(self) -> Kind:
-        """How the bytes are read."""
+        """The kind of the codes, which says how their bytes are read."""
 
     @property
     def width(self) -> int:
@@ -69,7 +69,7 @@ class Quantiser(Protocol):
         """The rows of those bytes, into `out_NW`."""
 
     def tensors(self) -> dict[str, Floats]:
-        """What must be saved."""
+        """The tensors that must be saved, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,17 +107,18 @@ def parse_codec(name: str) -> tuple[Stage, ...]:
 
 
 def canonical(stages: tuple[Stage, ...]) -> str:
-    """The one spelling of those stages."""
+    """The canonical name of these stages."""
     return "+".join(map(str, stages))
 
 
 def needs_fit(name: str) -> bool:
-    """Does that codec have tensors, so that it must be fitted on a sample?"""
+    """Whether that codec has tensors, so that it must be fitted on a sample."""
     return any(stage.kind in ("project", "residual") for stage in parse_codec(name))
 
 
 def _stage(part: str, name: str) -> Stage:
     kind, colon, argument = part.strip().partition(":")
+    # `isdigit` alone also takes digits such as superscripts, which `int` refuses.
     number = int(argument) if argument.isascii() and argument.isdigit() else 0
     match kind:
         case "fp32" | "fp16" | "int8" | "int4" if not colon:
@@ -144,7 +145,7 @@ def _stage(part: str, name: str) -> Stage:
 def fit_codec(
     name: str, sample: States, *, seed: int = 0, projection: Projection | None = None
 ) -> Codec:
-    """The codec of that name for states like the sample; only its width counts for most names.
+    """Fit the codec of that name on a sample of states; names without tensors need only its width.
 
     A learned projection takes the place of the principal components. Time grows with the sample's
     tokens, and for `residual` with their square: 100,000 tokens are plenty.
@@ -259,7 +260,7 @@ class Chain:
 
     @property
     def layout(self) -> CodeLayout:
-        """What the bytes mean."""
+        """The layout of the bytes of one token."""
         quantiser = self.quantiser
         return CodeLayout(
             kind=quantiser.kind,
@@ -279,6 +280,8 @@ class Chain:
                 f"width {self.width}; use a codec of the model that made the states"
             )
         encoded = np.empty((len(values), self.bytes_per_token), np.uint8)
+        # One block of a fixed shape is reused; rows after the text's end hold old values and are
+        # cut off.
         block_ND = np.zeros((ENCODE_ROWS, self.width), np.float32)
         for start in range(0, len(values), ENCODE_ROWS):
             rows = values[start : start + ENCODE_ROWS]
@@ -295,6 +298,7 @@ class Chain:
         # The last column stays 1 and meets the bias, so that one product does both.
         shape = (min(len(codes), DECODE_ROWS), self.quantiser.width + 1)
         block = None if restore is None else np.ones(shape, np.float32)
+        # In blocks, so that the scratch memory does not grow with the number of tokens.
         for start in range(0, len(codes), DECODE_ROWS):
             rows = slice(start, start + DECODE_ROWS)
             if block is None or restore is None:
@@ -306,7 +310,7 @@ class Chain:
         return States(states_ND, encoded.lengths)
 
     def tensors(self) -> dict[str, Floats]:
-        """What `build_codec` needs besides the name and the width."""
+        """The tensors that `build_codec` needs besides the name and the width."""
         projected = self.projection.tensors() if self.projection else {}
         return projected | self.quantiser.tensors()
 
@@ -320,6 +324,7 @@ class Chain:
     def _restore(self) -> Floats | None:
         if self.projection is None:
             return None
+        # [W+1,D]: the bias is the last row, and meets the column of ones.
         return np.vstack([self.projection.up_weight.T, self.projection.up_bias])
 
     def _codes(self, encoded: Encoded) -> Bytes:
@@ -345,9 +350,10 @@ class Chain:
 
 
 def check_finite(values_ND: Floats, states: States) -> None:
-    """Refuse a part of `states` that holds a NaN or an infinity; say where the first one is."""
+    """Raise `InputError` where values hold a NaN or an infinity; name the text and token of the first one."""
     if np.isfinite(values_ND).all():
         return
+    # The values may be one block of the states; the message needs the position among all of them.
     finite_N = np.isfinite(np.asarray(states.values, np.float32)).all(axis=1)
     row = int(np.flatnonzero(~finite_N)[0])
     text = int(np.searchsorted(np.cumsum(states.lengths), row, side="right"))

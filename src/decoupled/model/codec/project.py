@@ -38,11 +38,11 @@ class Projection:
 
     @cached_property
     def restore(self) -> Affine:
-        """The way up, as rows times a matrix."""
+        """The affine map from codes back to states, as `codes @ matrix + bias`."""
         return Affine(matrix=np.ascontiguousarray(self.up_weight.T), bias=self.up_bias)
 
     def down(self, x_ND: Floats) -> Floats:
-        """Codes of the states."""
+        """The codes `[N,W]` of states `[N,D]`."""
         # A row at a time: in one product of all rows, some BLAS kernels sum a row in another order when it
         # stands elsewhere in its batch, and batch mates must not change a byte.
         z_NW: Floats = np.matmul(self.down_weight, x_ND[:, :, None])[:, :, 0]
@@ -50,7 +50,8 @@ class Projection:
         return z_NW
 
     def rotated(self, seed: int) -> Projection:
-        """The same pair with another basis of the code space."""
+        """The same pair of maps with a rotated basis of the code space; restored states do not change."""
+        # down' = R^T down and up' = up R, so up' down' = up R R^T down = up down.
         turn_WW = orthogonal(self.width, seed)
         return Projection(
             down_weight=_single(turn_WW.T @ self.down_weight),
@@ -60,7 +61,7 @@ class Projection:
         )
 
     def tensors(self) -> dict[str, Floats]:
-        """What to save."""
+        """The four arrays by the names under which they are saved."""
         return {
             "project.down_weight": self.down_weight,
             "project.down_bias": self.down_bias,
@@ -87,15 +88,18 @@ def principal(x_ND: Floats, code_width: int) -> Projection:
             f"project:{code_width} was fitted on {tokens} tokens, but needs at least {code_width} "
             "(thousands are better); fit it on more passages, or use int8"
         )
+    # In float64: differences of large sums would lose the small eigenvalues in float32.
     mean_D = x_ND.mean(axis=0, dtype=np.float64)
     covariance_DD = np.zeros((width, width))
     for start in range(0, tokens, ROWS):
         centred_ND = x_ND[start : start + ROWS] - mean_D
         covariance_DD += centred_ND.T @ centred_ND
     vectors_DD = np.linalg.eigh(covariance_DD)[1]
+    # `eigh` sorts eigenvalues upwards, so the largest are the last columns.
     basis_DW = vectors_DD[:, ::-1][:, :code_width]
     return Projection(
         down_weight=_single(basis_DW.T),
+        # down(x) = V^T (x - mean) and up(z) = V z + mean.
         down_bias=_single(-mean_D @ basis_DW),
         up_weight=_single(basis_DW),
         up_bias=_single(mean_D),
@@ -105,6 +109,7 @@ def principal(x_ND: Floats, code_width: int) -> Projection:
 def orthogonal(width: int, seed: int) -> npt.NDArray[np.float64]:
     """A random rotation (Haar-distributed), the same for the same seed."""
     q, r = np.linalg.qr(np.random.default_rng(seed).standard_normal((width, width)))
+    # QR leaves the signs of R's diagonal to chance; multiplying by them makes the result uniform.
     return q * np.sign(np.diag(r))
 
 

@@ -46,6 +46,7 @@ class FloatQuantiser:
     def pack(self, z_NW: Floats) -> Bytes:
         """The bytes of each row."""
         stored = FLOATS[self.kind]
+        # Above it a cast to fp16 would silently store infinity.
         limit = MOST_SCALE if self.kind == "fp16" else np.finfo(np.float32).max
         check_reach(np.abs(z_NW).max(axis=1), limit, self.kind)
         return z_NW.astype(stored, order="C").view(np.uint8)
@@ -55,7 +56,7 @@ class FloatQuantiser:
         np.copyto(out_NW, codes.view(FLOATS[self.kind]))
 
     def tensors(self) -> dict[str, Floats]:
-        """Nothing to save."""
+        """An empty table: these quantisers have no tensors."""
         return {}
 
 
@@ -84,6 +85,7 @@ class ScaledQuantiser:
 
     @cached_property
     def _table(self) -> Floats:
+        # int4 codes are stored plus 8, so that nibble 0 means -8.
         return byte_table(np.arange(-8, 8).astype(np.float32), 4)
 
     def pack(self, z_NW: Floats) -> Bytes:
@@ -91,7 +93,10 @@ class ScaledQuantiser:
         steps = np.float32(self.steps)
         largest_N1 = np.abs(z_NW).max(axis=1, keepdims=True)
         check_reach(largest_N1, steps * MOST_SCALE, self.kind)
+        # The floor keeps the division of an all-zero token finite.
         scale_N1 = np.maximum(largest_N1 / steps, LEAST_SCALE).astype(HALF)
+        # Division by the rounded scale may give a little more than steps; rint brings it back to
+        # steps.
         codes_NW = np.rint(z_NW / scale_N1.astype(np.float32)).astype(np.int8)
         encoded = np.empty((len(z_NW), self.bytes_per_token), np.uint8)
         encoded[:, self.scale_at :] = scale_N1.view(np.uint8)
@@ -103,6 +108,7 @@ class ScaledQuantiser:
 
     def unpack(self, codes: Bytes, out_NW: Floats) -> None:
         """The rows of those bytes, into `out_NW`."""
+        # The scale lies at the end of each token's bytes; the view needs these to be contiguous.
         scale_N1 = codes[:, self.scale_at :].view(HALF).astype(np.float32)
         if self.kind == "int8":
             np.multiply(codes[:, : self.scale_at].view(np.int8), scale_N1, out=out_NW)
@@ -114,5 +120,5 @@ class ScaledQuantiser:
             )
 
     def tensors(self) -> dict[str, Floats]:
-        """Nothing to save."""
+        """An empty table: these quantisers have no tensors."""
         return {}

@@ -52,13 +52,13 @@ def post_norm(config: Config, attention: Attention) -> EncoderSpec:
 
 
 def dense_head(activation: Activation) -> Callable[[Config, HeadKind], HeadSpec]:
-    """The first token through a linear layer with that activation; spans read every token as it is."""
+    """A head that reads the first token through a linear layer with that activation; spans have none."""
     dense = HeadDense(activation=activation)
     return lambda config, kind: HeadSpec(kind=kind, dense=None if kind == "span" else dense)
 
 
 def read_bert(config: Config) -> EncoderSpec:
-    """The encoder of a BERT config; the others of this module start from it."""
+    """The encoder of a BERT config; the other families of this module start from it."""
     return post_norm(config, SelfAttention(**config.heads()))
 
 
@@ -117,8 +117,9 @@ BERT = Family(
 
 
 def read_roberta(config: Config) -> EncoderSpec:
-    """BERT whose positions are counted from the padding id."""
+    """The encoder of a RoBERTa config: BERT whose position rows start after the padding id."""
     encoder = read_bert(config)
+    # Rows 0..pad of the position table are never read: position 0 is row pad + 1.
     start = config.size("pad_token_id", least=0) + 1
     embedding = replace(encoder.embedding, position_start=start)
     return replace(encoder, embedding=embedding, max_tokens=encoder.max_tokens - start)
@@ -148,7 +149,7 @@ XLM_ROBERTA = replace(ROBERTA, name="xlm-roberta", title="XLMRoberta")
 
 
 def read_electra(config: Config) -> EncoderSpec:
-    """BERT with tables that may be narrower than its layers."""
+    """The encoder of an ELECTRA config: BERT whose tables may be narrower than its layers."""
     encoder, narrow = read_bert(config), config.size("embedding_size")
     if narrow == encoder.width:
         return encoder
@@ -166,7 +167,7 @@ def write_electra(spec: ModelSpec) -> JsonObject:
 
 
 def electra_head(config: Config, kind: HeadKind) -> HeadSpec:
-    """A gelu map; for choices the one that its config describes."""
+    """The head of an ELECTRA checkpoint: gelu, or for choices the activation that its config names."""
     if kind != "choice":
         return dense_head("gelu")(config, kind)
     if config["summary_type"] != "first":
@@ -212,8 +213,9 @@ _DISTILBERT_NAMES = {
 
 
 def read_distilbert(config: Config) -> EncoderSpec:
-    """BERT without types, under other names."""
+    """The encoder of a DistilBERT config: BERT without token types, under other option names."""
     renamed = {ours: config.get(theirs) for theirs, ours in _DISTILBERT_NAMES.items()}
+    # transformers writes this eps into DistilBERT's code and not into its config.
     return read_bert(Config({**config, **renamed, "type_vocab_size": 0, "layer_norm_eps": 1e-12}))
 
 
@@ -250,19 +252,20 @@ DISTILBERT = replace(
 
 
 def albert_places(count: int, groups: int, inner: int) -> list[tuple[int, int]]:
-    """Group and place within it of each of `count` layers."""
+    """Group, and layer within the group, of each of `count` layers."""
     rounds = count // inner
+    # The float division is that of transformers' own ALBERT: uneven groups must round as it does.
     return [(int(i / (rounds / groups)), j) for i in range(rounds) for j in range(inner)]
 
 
 def albert_layers(config: Config, count: int) -> list[str]:
-    """Names of the modules that hold each of `count` layers, of which several may share one."""
+    """Names of the modules that hold each of `count` layers; several layers may share one module."""
     places = albert_places(count, config["num_hidden_groups"], config["inner_group_num"])
     return [f"encoder.albert_layer_groups.{group}.albert_layers.{i}" for group, i in places]
 
 
 def read_albert(config: Config) -> EncoderSpec:
-    """BERT whose layers share slots, with narrow tables that are always widened."""
+    """The encoder of an ALBERT config: layers share slots, and narrow tables are always widened."""
     encoder, width = read_bert(config), config.size("embedding_size")
     inner, groups = config.size("inner_group_num"), config.size("num_hidden_groups")
     places = albert_places(len(encoder.layers) * inner, groups, inner)
@@ -274,13 +277,15 @@ def read_albert(config: Config) -> EncoderSpec:
 
 
 def write_albert(spec: ModelSpec) -> JsonObject:
-    """The options of an ALBERT config, with the fewest groups that keep all slots apart."""
+    """The options of an ALBERT config, with the fewest groups that keep different slots apart."""
     slots = [(layer.attention_slot, layer.ffn_slot) for layer in spec.encoder.layers]
     count, choices = len(slots), []
     for inner in (i for i in range(1, count + 1) if count % i == 0):
         for groups in range(1, count // inner + 1):
             places = albert_places(count, groups, inner)
             pairs = set(zip(places, slots, strict=True))
+            # One slot per place, and every place used: otherwise two slots would be written to one
+            # module.
             if len(pairs) == len(set(places)) == groups * inner:
                 choices.append((groups * inner, inner, groups))
     _, inner, groups = min(choices)

@@ -107,6 +107,7 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict
         raise WeightsError(f"{index} has no weight_map; download it again")
     tensors: dict[str, Tensor] = {}
     for name in sorted(set(listed.values())):
+        # An index is not trusted: a name with a folder in it could point outside the checkpoint.
         if Path(name).name != name:
             raise WeightsError(f"{index} names {name!r}; expected shards in the same folder")
         if not (index.parent / name).is_file():
@@ -138,6 +139,7 @@ def _read_bin(path: Path) -> dict[str, Tensor]:
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle can trip its reader in any way
+        # weights_only refuses classes and functions; only its message tells that case.
         if any(word in str(error) for word in ("GLOBAL", "global", "unrecognized function")):
             raise WeightsError(
                 f"{path} is a pickle that needs code to be run, and nothing in it was run; "
@@ -158,6 +160,7 @@ def _unreadable(path: Path, error: Exception) -> WeightsError:
 
 
 def _reason(error: Exception) -> str:
+    # Errors of libraries run over many lines; only the first goes into ours.
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

@@ -35,13 +35,13 @@ Shape: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint:
-    """What a checkpoint holds, in our words."""
+    """The contents of a checkpoint, with our spec and our names of tensors."""
 
     family: str
     encoder: EncoderSpec
     heads: tuple[HeadSpec, ...]
     weights: dict[str, Tensor]
-    """By our names, fp32."""
+    """The tensors by our names, in fp32."""
     folder: Path
 
 
@@ -66,9 +66,11 @@ def load(source: str | Path) -> Checkpoint:
     architecture = next(iter(config.get("architectures") or []), "")
     encoder, heads = family.encoder(config), family.head(config, architecture)
     theirs = {_modern(name): tensor for name, tensor in read.items()}
+    # A bare encoder was saved without a head, so its names lack the family's prefix.
     bare = not any(name.startswith(f"{family.prefix}.") for name in theirs)
     shapes = _shapes(encoder, heads)
     links = _links(family, config, encoder, heads, bare=bare)
+    # Several of our matrices may be rows of one of theirs, such as Wqkv.
     expected = {
         name: (sum(shapes[one][0] for one in ours), *shapes[ours[0]][1:])
         for name, ours in links.items()
@@ -85,6 +87,8 @@ def load(source: str | Path) -> Checkpoint:
     weights: dict[str, Tensor] = {}
     for name, ours in links.items():
         parts = torch.split(theirs[name], [shapes[one][0] for one in ours])
+        # Views of one fused tensor would keep all of it in memory, and safetensors refuses shared
+        # storage.
         copied = parts if len(parts) == 1 else [part.clone() for part in parts]
         weights.update(zip(ours, copied, strict=True))
     return Checkpoint(
@@ -108,6 +112,7 @@ def save(spec: ModelSpec, weights: Mapping[str, Tensor], folder: str | Path) -> 
     }
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
+    # Renamed when complete, so that a crash leaves no half-written weights under the final name.
     unfinished = target / f"{SAFETENSORS}.tmp"
     with written(unfinished):
         save_file(tensors, unfinished, metadata={"format": "pt"})
@@ -123,10 +128,11 @@ def _links(
     *,
     bare: bool,
 ) -> dict[str, tuple[str, ...]]:
-    """Each tensor of theirs, with the tensors of ours that it holds."""
+    """For each of their tensors, the names of our tensors that it holds, in the order of its rows."""
     prefix, shapes = "" if bare else f"{family.prefix}.", _shapes(encoder, heads)
     modules = {prefix + theirs: ours for theirs, ours in family.modules.items()}
     places = family.layers(family.complete(config), len(encoder.layers))
+    # Layers that share a slot give several of their names for the same tensors of ours.
     for place, layer in zip(places, encoder.layers, strict=True):
         for block in layer.blocks:
             for theirs, ours in family.blocks[block.name].items():
@@ -156,7 +162,7 @@ def _modern(name: str) -> str:
 
 
 def _misfits(tensors: Mapping[str, Tensor], expected: Mapping[str, Shape]) -> str:
-    """What is missing, surplus or misshapen, in words; empty when nothing is."""
+    """Describe the missing, surplus and misshapen tensors; empty where there are none."""
     misshapen = [
         f"{name} (expected {list(expected[name])}, found {list(tensor.shape)})"
         for name, tensor in tensors.items()
@@ -175,7 +181,7 @@ def _first(names: Sequence[str], count: int = 5) -> str:
 
 
 def _express(family: Family, spec: ModelSpec) -> JsonObject:
-    """The config of a spec, proved by reading it back."""
+    """The config of a spec, checked by reading it back and comparing."""
     if spec.split or spec.positions != "joint" or spec.cross_embed != "none":
         raise SpecError(
             f"split={spec.split}, positions={spec.positions!r}, cross_embed={spec.cross_embed!r}: "
@@ -200,7 +206,7 @@ def _express(family: Family, spec: ModelSpec) -> JsonObject:
 
 
 def _plain(encoder: EncoderSpec, heads: tuple[HeadSpec, ...]) -> JsonObject:
-    """A model as JSON, without what a checkpoint does not hold: slots, limits, the rank label."""
+    """A model as JSON, without what a checkpoint does not hold: slots, limits and the rank label."""
     layers = tuple(layer.in_slot(0) for layer in encoder.layers)
     encoder = replace(encoder, layers=layers, max_tokens=0)
     heads = tuple(replace(head, rank_label="") for head in heads)

@@ -23,6 +23,7 @@ def read_deberta(config: Config) -> EncoderSpec:
     attention = _read_attention(config)
     encoder = post_norm(config, attention)
     narrow = config.get("embedding_size")
+    # Unlike ELECTRA, DeBERTa widens narrow tables before the norm and without a bias.
     embedding = replace(encoder.embedding, width=encoder.width if narrow is None else narrow)
     if embedding.width != encoder.width:
         embedding = replace(embedding, project="before_norm", project_bias=False)
@@ -32,6 +33,7 @@ def read_deberta(config: Config) -> EncoderSpec:
     if attention.relative:
         named = [part.strip() for part in str(config["norm_rel_ebd"]).lower().split("|")]
         norm = encoder.layers[0].norm if "layer_norm" in named else None
+        # Distances run from -buckets to buckets - 1, hence two rows for each bucket.
         relative = RelativeSpec(rows=2 * to_json(attention)["buckets"], norm=norm)
     return replace(encoder, embedding=embedding, relative=relative)
 
@@ -53,11 +55,13 @@ def _read_attention(config: Config) -> Attention:
         raise config.refused("pos_att_type", both)
     buckets = config.size("position_buckets", least=-1)
     distance = config.size("max_relative_positions", least=-1)
+    # transformers writes -1 where the limit is the longest sequence.
     if distance < 1:
         distance = config.size("max_position_embeddings")
     return Disentangled(
         **shape,
         terms=terms,
+        # Without buckets every distance has a row of its own: max_distance=0 means linear.
         buckets=buckets if buckets > 0 else distance,
         max_distance=distance if buckets > 0 else 0,
         shared=bool(config["share_att_key"]),
@@ -70,6 +74,7 @@ def _read_terms(config: Config) -> tuple[Literal["c2p", "p2c"], ...]:
     names = [name.strip() for name in names if name.strip()]
     if not set(names) <= set(_TERMS):
         raise config.refused("pos_att_type", "'c2p', 'p2c' or both")
+    # In the canonical order, whatever the config's: the spec must not depend on spelling.
     return tuple(term for term in _TERMS if term in names)
 
 
@@ -98,7 +103,7 @@ def write_deberta(spec: ModelSpec) -> JsonObject:
 
 
 def deberta_head(config: Config, kind: HeadKind) -> HeadSpec:
-    """The first token through its pooler; spans read every token as it is."""
+    """A head that reads the first token through the pooler; a span head reads every token as it is."""
     if kind == "span":
         return HeadSpec(kind=kind)
     return dense_head(config.activation("pooler_hidden_act"))(config, kind)

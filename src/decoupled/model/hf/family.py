@@ -17,7 +17,7 @@ from decoupled.model.parts.head import HeadKind, HeadSpec, rank_label_of
 from decoupled.model.spec import EncoderSpec, ModelSpec
 
 Modules: TypeAlias = Mapping[str, tuple[str, ...]]
-"""A module of theirs with the modules of ours that it holds, joined along the rows in that order."""
+"""A module of theirs → the modules of ours that it holds, joined along the rows in that order."""
 
 _CLASSES: dict[HeadKind, str] = {
     "rank": "ForSequenceClassification",
@@ -25,6 +25,7 @@ _CLASSES: dict[HeadKind, str] = {
     "span": "ForQuestionAnswering",
     "choice": "ForMultipleChoice",
 }
+# The tanh approximation of gelu has three names in transformers; all mean the same function.
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -44,7 +45,7 @@ def activation_name(activation: Activation) -> str:
 
 
 def one(**modules: str) -> Modules:
-    """Ours by keyword (dots as double underscores), theirs by value."""
+    """A table of modules written as `ours="theirs"`, with double underscores for the dots of ours."""
     return {theirs: (ours.replace("__", "."),) for ours, theirs in modules.items()}
 
 
@@ -61,12 +62,12 @@ def by_head(
 
 
 def numbered(layer: str) -> Callable[[Config, int], list[str]]:
-    """Names of layers that differ in their number alone."""
+    """A function that names layers which differ only in their number."""
     return lambda config, count: [f"{layer}.{i}" for i in range(count)]
 
 
 class Config(JsonObject):
-    """The options of a config.json: an error for each that is absent, ill-typed or unknown."""
+    """The options of a config.json; each accessor raises for one that is absent, ill-typed or unknown."""
 
     def refused(self, key: str, expected: str) -> SpecError:
         """The error for an option that the encoder cannot follow."""
@@ -78,6 +79,7 @@ class Config(JsonObject):
     def size(self, key: str, *, least: int = 1) -> int:
         """A whole number that must be there."""
         value = self.get(key)
+        # In Python a bool is an int, and `true` is no size.
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise SpecError(
                 f"config.json has {key}={value!r}; expected a whole number of at least {least}: "
@@ -118,6 +120,7 @@ class Config(JsonObject):
         """The names of the classes, in order of their logits."""
         named, count = self.get("id2label"), self.get("num_labels")
         if isinstance(named, Mapping) and named:
+            # JSON makes the ids strings, and "10" would sort before "2".
             return tuple(str(named[key]) for key in sorted(named, key=int))
         return tuple(f"LABEL_{i}" for i in range(count if isinstance(count, int) else 2))
 
@@ -131,20 +134,20 @@ class Family:
 
     name: str
     title: str
-    """First part of the names of its classes."""
+    """First part of the names of its transformers classes, such as `Bert`."""
     prefix: str
     """Name of the encoder inside a model with a head; a bare encoder has none."""
     modules: Modules
-    """Of the encoder, outside its layers."""
+    """The modules of the encoder outside its layers."""
     layers: Callable[[Config, int], list[str]]
-    """Names inside the encoder of the modules that hold each of so many layers."""
+    """Gives the names, inside the encoder, of the modules that hold each of so many layers."""
     blocks: Mapping[str, Modules]
-    """Inside a layer: the modules of ours in the slot of each block."""
+    """The modules inside a layer, by the block of ours that holds them."""
     heads: Mapping[HeadKind, Modules]
     ignored: tuple[str, ...]
     """Patterns of tensors that no head of ours reads: objectives of pre-training, poolers."""
     defaults: Mapping[str, Any]
-    """What an option that config.json leaves out means."""
+    """Values of options that config.json leaves out."""
     read: Callable[[Config], EncoderSpec]
     read_head: Callable[[Config, HeadKind], HeadSpec]
     write: Callable[[ModelSpec], JsonObject]
@@ -156,6 +159,7 @@ class Family:
     def encoder(self, options: Mapping[str, Any]) -> EncoderSpec:
         """The encoder that a config describes."""
         config = self.complete(options)
+        # Each changes the computation, or the shapes, in a way that the spec cannot describe.
         for key in ("is_decoder", "add_cross_attention", "pruned_heads", "quantization_config"):
             if config.get(key):
                 raise config.refused(key, "false or absent")
@@ -164,9 +168,10 @@ class Family:
         return self.read(config)
 
     def head(self, options: Mapping[str, Any], architecture: str) -> tuple[HeadSpec, ...]:
-        """The head of a class of models, alone; none for one that has no head of ours."""
+        """The head of a model class as a tuple of one; empty for a class that has no head of ours."""
         config = self.complete(options)
         kind = next((k for k, name in _CLASSES.items() if architecture.endswith(name)), None)
+        # One class serves ranking and classification; the number of labels tells them apart.
         if kind == "rank" and len(config.labels()) > 1:
             labels = config.labels()
             head = self.read_head(config, "classes")
@@ -184,6 +189,8 @@ class Family:
             **self.write(spec),
         }
         for head in spec.heads:
+            # transformers derives the number of outputs from the labels, so even a span head must
+            # have two.
             two = ("LABEL_0", "LABEL_1")
             named = {"rank": two[:1], "classes": head.labels}.get(head.kind, two)
             config["architectures"] = [self.title + _CLASSES[head.kind]]

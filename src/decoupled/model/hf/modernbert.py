@@ -35,6 +35,7 @@ def read_modernbert(config: Config) -> EncoderSpec:
         bias=bool(config["attention_bias"]),
         rotary=_theta(config, "full_attention"),
     )
+    # Their window counts both sides together; ours counts the positions to each side.
     window = config.size("local_attention", least=2) // 2
     local = replace(full, window=window, rotary=_theta(config, "sliding_attention"))
     ffn = FeedForwardSpec(
@@ -44,6 +45,7 @@ def read_modernbert(config: Config) -> EncoderSpec:
         bias=bool(config["mlp_bias"]),
     )
     layer = LayerSpec(attention=full, ffn=ffn, attention_slot=0, ffn_slot=0, norm=norm, order="pre")
+    # The embedding is normalised already, so the first attention has no norm of its own.
     layers = [
         replace(layer.in_slot(i), attention=full if whole else local, attention_norm=i > 0)
         for i, whole in enumerate(_reads_all(config))
@@ -61,7 +63,7 @@ def read_modernbert(config: Config) -> EncoderSpec:
 
 
 def _reads_all(config: Config) -> list[bool]:
-    """For each layer, whether it has no window; older configs give a period."""
+    """Whether each layer sees all tokens (has no window); older configs give a period instead of a list."""
     count, kinds = config.size("num_hidden_layers"), config.get("layer_types")
     if kinds is None:
         every = config.size("global_attn_every_n_layers")
@@ -135,6 +137,7 @@ def _write_layers(encoder: EncoderSpec) -> JsonObject:
         "global_rope_theta": bases["full_attention"],
         "local_rope_theta": bases["sliding_attention"],
     }
+    # From the largest period down, so that the smallest one that fits is kept.
     for every in range(len(attention), 0, -1):
         if all((a in full) == (i % every == 0) for i, a in enumerate(attention)):
             config["global_attn_every_n_layers"] = every
@@ -142,7 +145,7 @@ def _write_layers(encoder: EncoderSpec) -> JsonObject:
 
 
 def modernbert_head(config: Config, kind: HeadKind) -> HeadSpec:
-    """A linear layer and a norm, for spans too; pooled by the first token or the mean of all."""
+    """A head of a linear layer and a norm, for spans too; pooled by the first token or the mean of all."""
     bias = bool(config.get("classifier_norm_bias", config["norm_bias"]))
     dense = HeadDense(
         activation=config.activation("classifier_activation"),

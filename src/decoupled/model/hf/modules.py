@@ -14,19 +14,20 @@ from decoupled.model.hf.checkpoint import read_config, read_weights
 from decoupled.model.jsonable import JsonObject
 
 KINDS = ("Transformer", "Pooling", "Dense", "LayerNorm", "Dense")
-"""What stands for the head of `ModernBertForSequenceClassification`."""
+"""The sequence of sentence-transformers modules that equals `ModernBertForSequenceClassification`."""
 
 
 def with_head(
     folder: Path, config: JsonObject, weights: dict[str, Tensor]
 ) -> tuple[JsonObject, dict[str, Tensor]]:
-    """Config and weights as one checkpoint has them; as they are, where no such modules are listed."""
+    """Config and weights merged into one checkpoint; unchanged where no such modules are listed."""
     listed = folder / "modules.json"
     if config.get("model_type") != "modernbert" or not listed.is_file():
         return config, weights
     modules = json.loads(listed.read_text(encoding="utf-8"))
     if tuple(str(one["type"]).rpartition(".")[2] for one in modules) != KINDS:
         return config, weights
+    # Only the last part of a path: modules.json must not lead outside the checkpoint.
     places = [folder / Path(one["path"]).name for one in modules[1:]]
     pooling, dense, _, scores = (read_config(place) for place in places)
     if _activation(scores) != "identity" or scores["out_features"] != 1:
@@ -40,6 +41,7 @@ def with_head(
         "classifier_pooling": _pooling(pooling, places[0]),
         "classifier_activation": _activation(dense),
         "classifier_bias": bool(dense["bias"]),
+        # Their LayerNorm module has a bias, even where the encoder's norms have none.
         "classifier_norm_bias": True,
     }
     names = {"linear": "head.dense", "norm": "head.norm"}

@@ -20,11 +20,11 @@ class Source:
     """A text that is not among the rows: what the cross-attention of a decoder looks at."""
 
     states: Tensor
-    """`[B,S,D]`."""
+    """`[B,S,D]` states of its tokens."""
     real: Tensor
-    """`[B,S]`."""
+    """`[B,S]`, true for the tokens that are no padding."""
     keep: bool = False
-    """Compute its keys and values once for all passes; not while training, when the matrices move."""
+    """Whether its keys and values are computed once for all passes; not while training."""
     kept: dict[nn.Module, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
 
@@ -36,14 +36,14 @@ class Context:
     layer: LayerSpec
     frame: Frame
     rows: Rows
-    """Rows that are read after it."""
+    """The rows that are read after this layer, and so all that it needs to compute."""
     query: int = 0
-    """How many rows, the first ones, are the query's."""
+    """The number of rows of the query, which are the first of the sequence."""
     relative: Tensor | None = None
     """The table of relative positions, where the encoder has one."""
     source: Source | None = None
     chunk: int = 0
-    """Tokens that a feed-forward block takes at a time; 0 is all."""
+    """The number of tokens that a feed-forward block takes at a time; 0 is all."""
 
 
 @singledispatch

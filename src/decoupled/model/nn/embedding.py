@@ -23,6 +23,8 @@ class Embedding(nn.Module):
         self.placed = table.tokens.placed
         self.positions = nn.Embedding(table.positions, table.width) if table.positions else None
         self.types = nn.Embedding(table.types, table.width) if table.types else None
+        # The norm stands behind a projection that comes first, and so has the encoder's width
+        # there.
         self.norm = build_norm(table.norm, spec.width if self.project_first else table.width)
         self.project = (
             nn.Linear(table.width, spec.width, bias=table.project_bias)
@@ -34,6 +36,7 @@ class Embedding(nn.Module):
     def forward(self, ids_BT: Tensor, position_BT: Tensor, type_BT: Tensor) -> Tensor:
         x = self.tokens(ids_BT, position_BT) if self.placed else self.tokens(ids_BT)
         if self.positions is not None:
+            # RoBERTa's table starts after its padding row.
             x = x + self.positions(position_BT + self.start)
         if self.types is not None:
             x = x + self.types(type_BT)
@@ -55,13 +58,15 @@ class CrossEmbedding(nn.Module):
 
     @torch.no_grad()
     def copy_from(self, embedding: Embedding, query_type: int, passage_type: int) -> None:
-        """Start from the input tables, through the projection where they are narrower."""
+        """Start from the tables of the input embedding, through its projection where they are narrower."""
 
         def widen(rows: Tensor) -> Tensor:
+            # Without the projection's bias, which the states that are added to carry already.
             return rows if embedding.project is None else rows @ embedding.project.weight.T
 
         if embedding.positions is not None:
             self.positions.weight.copy_(widen(embedding.positions.weight))
+        # Families without token types tell the sides apart by nothing at first.
         self.segments.weight.zero_()
         if embedding.types is not None:
             types = embedding.types.weight[[query_type, passage_type]]

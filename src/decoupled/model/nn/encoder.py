@@ -29,27 +29,29 @@ class Vector(nn.Linear):
 
 
 class LateHead(nn.Linear):
-    """Scores of pairs by the best match of each query token among the states of the passage, as stored."""
+    """Late-interaction score of a pair: the mean over query tokens of the best match among passage states."""
 
     def __init__(self, spec: ModelSpec) -> None:
         assert spec.late is not None
         super().__init__(spec.state_width("passage"), spec.late.width, bias=False)
+        # The logarithm of the scale, so that it stays positive; 0 is a factor of 1.
         self.scale = nn.Parameter(torch.zeros(1))
         self.special = len(spec.text.query_prefix), len(spec.text.query_suffix)
 
     def score(
         self, query_BQW: Tensor, query_real_BQ: Tensor, passage_BPW: Tensor, passage_real_BP: Tensor
     ) -> Tensor:
-        """`[B]`: one query and one passage a row, padded on the right."""
+        """`[B]` scores of one query and one passage per row, padded on the right."""
         query_BQV, passage_BPV = (F.normalize(self(x), dim=-1) for x in (query_BQW, passage_BPW))
         dots_BQP = query_BQV @ passage_BPV.mT
+        # MaxSim of ColBERT (Khattab and Zaharia, 2020), over the states as the index stores them.
         best_BQ = dots_BQP.masked_fill(~passage_real_BP[:, None], -torch.inf).amax(-1)
         asks_BQ = self.words(query_real_BQ)
         mean_B = best_BQ.masked_fill(~asks_BQ, 0).sum(1) / asks_BQ.sum(1)
         return mean_B * self.scale.exp()
 
     def words(self, real_BQ: Tensor) -> Tensor:
-        """`[B,Q]`: the tokens of a query that are not special, or its first where there are no others."""
+        """`[B,Q]` mask of the query's tokens that are not special, or of the first if all are."""
         before, after = self.special
         place_Q = torch.arange(real_BQ.shape[1], device=real_BQ.device)
         words_BQ = (place_Q >= before) & (place_Q < real_BQ.sum(1, keepdim=True) - after)
@@ -84,6 +86,7 @@ class PairEncoder(nn.Module):
             CrossEmbedding(encoder, norm=norm) if cross and spec.cross_embed != "none" else None
         )
         self.heads, self.exits = nn.ModuleDict(), nn.ModuleDict()
+        # The input component reads no head, and an exit is a head of the cross component.
         for head in spec.heads if cross else ():
             self.heads[head.kind] = Head(head, width=encoder.width, dropout=encoder.dropout)
         for exit_ in spec.exits if cross else ():
@@ -132,9 +135,12 @@ class PairEncoder(nn.Module):
         before_B: Tensor | None = None,
     ) -> Tensor:
         """`[B,T,D]` at the split (the spec's own by default), before the learned projection."""
+        # Only at split 0 does a passage know its query's length; elsewhere states must not depend
+        # on it.
         joint = side == "passage" and self.spec.positions == "joint"
         start = query_length if joint else self.spec.first_position(side)
         structure = self.spec.text.structure
+        # Rows of a structure, such as tree nodes, take no position of their own.
         counted = real_BT if structure is None else real_BT & (ids_BT < structure.first)
         position_BT = positions(counted) + start
         x_BTD = self.embed(side, ids_BT, position_BT)
@@ -162,6 +168,7 @@ class PairEncoder(nn.Module):
         """`[B,D]` mean state of each text, after the layers that its vector alone has."""
         if self.vector is not None and self.vector.stack is not None:
             x_BTD = self.vector.stack(x_BTD, Frame(positions(real_BT), real_BT))
+        # Padding has weight 0, and a text without a real token divides by 1.
         weight = real_BT[..., None].to(x_BTD.dtype)
         return (x_BTD * weight).sum(1) / weight.sum(1).clamp(min=1)
 
@@ -190,6 +197,7 @@ class PairEncoder(nn.Module):
             passage_real_BP,
         )
         frame.links_BB = links_BB
+        # Pooled heads read one row, so the last layer need not compute the others.
         rows = rows_needed([self.spec.head(kind) for kind in heads], query)
         y_BRD = self.stack(x_BTD, frame, rows=rows, first=self.spec.split, last=last, query=query)
         if last is not None:
@@ -197,7 +205,8 @@ class PairEncoder(nn.Module):
         return self.read(y_BRD, frame.real_BT, rows, query, heads)
 
     def leave(self, layer: int, y_BRD: Tensor, real_BR: Tensor) -> Tensor:
-        """`[B,1]` what the exit after a layer says, of the rows that the rank head reads."""
+        """`[B,1]` rank logits of the exit after a layer, from the rows that the rank head reads."""
+        # A pre-norm encoder normalises only after its last layer, which an exit skips.
         norm = self.stack.norm
         logits: Tensor = self.exits[str(layer)](y_BRD if norm is None else norm(y_BRD), real_BR)
         return logits
@@ -216,6 +225,7 @@ class PairEncoder(nn.Module):
         frame = self.frame(query_real_BQ, passage_real_BP, padded=padded)
         if self.cross_embedding is not None:
             side_BT = torch.zeros_like(frame.position_BT)
+            # Segment 0 is the query and 1 the passage, whatever types the input used.
             side_BT[:, query:] = 1
             x_BTD = self.cross_embedding(x_BTD, frame.position_BT, side_BT)
         return x_BTD, frame
@@ -223,7 +233,9 @@ class PairEncoder(nn.Module):
     def frame(
         self, query_real_BQ: Tensor, passage_real_BP: Tensor, *, padded: bool | None = None
     ) -> Frame:
-        """Where the tokens of query and passage stand as one sequence."""
+        """The frame (positions and mask) of query and passage as one sequence."""
+        # The passage follows the query's real tokens; with `offset`, it stands where it was
+        # encoded.
         start = query_real_BQ.sum(1, keepdim=True)
         if self.spec.positions == "offset":
             start = torch.full_like(start, self.spec.text.query_tokens)
@@ -239,6 +251,7 @@ class PairEncoder(nn.Module):
         logits = {}
         for kind in heads:
             head, x, real = cast(Head, self.heads[kind]), y_BRD, take(real_BT, rows)
+            # Another head made all rows be computed; a span reads its own share of them.
             if kind == "span" and rows == ALL:
                 needed = rows_needed([head.spec], query)
                 x, real = take(x, needed), take(real, needed)

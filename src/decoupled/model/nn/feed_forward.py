@@ -43,6 +43,7 @@ class FeedForwardBlock(nn.Module):
 
     def forward(self, x_BRD: Tensor, context: Context) -> Tensor:
         """Row by row, so any subset of rows will do; some tokens at a time where the context says so."""
+        # Each row depends on itself alone, so chunks give the same numbers with less memory.
         if context.chunk and x_BRD.shape[1] > context.chunk:
             parts = torch.split(x_BRD, context.chunk, 1)
             return torch.cat([self._rows(part, context.layer) for part in parts], 1)
@@ -51,6 +52,7 @@ class FeedForwardBlock(nn.Module):
     def _rows(self, x_BRD: Tensor, spec: LayerSpec) -> Tensor:
         source = self.norm(x_BRD) if spec.order == "pre" else x_BRD
         hidden = ACTIVATIONS[spec.ffn.activation](self.up(source))
+        # GeGLU (Shazeer, 2020): act(x W) * (x V).
         if self.gate is not None:
             hidden = hidden * self.gate(source)
         y_BRD = x_BRD + self.dropout(self.down(hidden))

@@ -56,11 +56,11 @@ class Frame:
     ) -> None:
         self.pack = pack
         self.links_BB: Tensor | None = None
-        """Which pairs of the batch each pair may hear from (`nn/hop.py`)."""
+        """`[B,B]`: which pairs of the batch each pair may hear from (`methods/hop`)."""
         self.before_B: Tensor | None = None
-        """The row of the window before each, -1 where there is none (`nn/attention/compressive.py`)."""
+        """`[B]`: the row of the window before each, -1 where there is none (`methods/compressive`)."""
         self.structure: tuple[Structure, Tensor] | None = None
-        """Where there are rows beside tokens: what they are, and the ids `[B,T]` that say which."""
+        """Rows that are no tokens: their structure, and the ids `[B,T]` that say which rows they are."""
         self.causal = causal
         self.position_BT = position_BT
         self.real_BT = real_BT
@@ -69,7 +69,7 @@ class Frame:
         self._made: dict[Hashable, Any] = {}
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gives, once for all layers."""
+        """Return what `make` gives, computed once for all layers."""
         if key not in self._made:
             self._made[key] = make()
         return cast(T, self._made[key])
@@ -87,6 +87,7 @@ class Frame:
     def _mask(self, window: int | None, causal: bool) -> Tensor | None:
         mask = self.real_BT[:, None, None, :]
         if window is None and self.block_BT is None and not causal:
+            # Without a mask SDPA may choose its fastest kernels.
             return mask if self._is_padded() else None
         if window is not None:
             mask = mask & (self.distance().abs() <= window)[:, None]
@@ -120,11 +121,13 @@ class Frame:
             return place, real.sum(1, keepdim=True).expand_as(place)
         same = self.block_BT[:, :, None] == self.block_BT[:, None, :]
         same = same & real[:, None, :]
+        # The place within a block counts the real tokens of that block that come before.
         before = torch.ones_like(same[0]).tril(-1)
         return (same & before).sum(-1), same.sum(-1)
 
     def packing(self) -> Tensor:
         """`[B,T]` indices that bring the real tokens to the left, in order."""
+        # Real tokens sort before padding; stable, so that they keep their order.
         return self.cached(
             "packing", lambda: (~self.real_BT).to(torch.int8).argsort(dim=1, stable=True)
         )
@@ -140,6 +143,7 @@ class Frame:
 
     def _buckets(self, buckets: int, max_distance: int) -> Tensor:
         distance = self.distance()
+        # 0 means one row per distance, as DeBERTa v1 has it.
         if max_distance:
             distance = log_bucket(distance, buckets, max_distance)
         return (distance + buckets).clamp(0, 2 * buckets - 1)
@@ -148,7 +152,9 @@ class Frame:
 def angles(position_BT: Tensor, base: float, width: int) -> tuple[Tensor, Tensor]:
     """Cosine and sine `[B,1,T,K]` of the rotary angles at these positions."""
     step = torch.arange(0, width, 2, dtype=torch.float32, device=position_BT.device)
+    # In fp32: half precision cannot hold positions beyond 2048 exactly.
     angle_BTk = position_BT[..., None].float() * (1.0 / base ** (step / width))
+    # Both halves of a head turn by the same angles (the layout of GPT-NeoX and ModernBERT).
     angle = torch.cat([angle_BTk, angle_BTk], -1)[:, None]
     return angle.cos(), angle.sin()
 
@@ -157,6 +163,7 @@ def log_bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
     """DeBERTa's buckets: exact up to half of them, then logarithmic up to `max_distance`."""
     middle = buckets // 2
     near = distance.abs() < middle
+    # Near distances get a harmless value: the logarithm of 0 would be -inf.
     far = torch.where(near, middle - 1, distance.abs()).float()
     scale = torch.log(torch.tensor((max_distance - 1) / middle, dtype=torch.float32))
     steps = torch.ceil(torch.log(far / middle) / scale.to(far.device) * (middle - 1)) + middle

@@ -27,11 +27,12 @@ class Head(nn.Module):
         return self.out(self.dropout(self.pool(x_BRD, real_BR)))
 
     def pool(self, x_BRD: Tensor, real_BR: Tensor) -> Tensor:
-        """What the output map reads: `[B,D]` when pooled, `[B,R,D]` for spans."""
+        """The input of the output layer: `[B,D]` when pooled, `[B,R,D]` for spans."""
         if self.spec.kind == "span":
             x = x_BRD
         elif self.spec.pooling == "mean":
             weight = real_BR[..., None].to(x_BRD.dtype)
+            # Padding has weight 0, so it neither adds to the sum nor to the count.
             x = (x_BRD * weight).sum(1) / weight.sum(1)
         else:
             x = x_BRD[:, 0]

@@ -21,27 +21,28 @@ except ImportError:  # torch before 2.10
 
 
 HAS_VARLEN = varlen is not None
-"""Has torch attention for texts in a row?"""
+"""Whether this torch has attention for several texts in one row."""
 LONGEST = 64
-"""Lengths are told in multiples of this, so that what is compiled for one serves for many."""
+"""Lengths are rounded up to multiples of this, so that what is compiled for one length serves many."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ends:
-    """Where the texts of a row begin and end: all that attention must know about them."""
+    """Where the texts of a packed row begin and end: all that attention must know about them."""
 
     ends: Tensor
-    """`[B+1]` where each text begins, and the last one ends."""
+    """`[B+1]` first row of each text, and the end of the last one."""
     longest: int
 
     @classmethod
     def of(cls, *lengths: Tensor, longest: int) -> Ends:
-        """Of texts so long, those of the first tensor first."""
+        """The ends of texts of these lengths, those of the first tensor first."""
         ends = F.pad(torch.cat(lengths).cumsum(0), (1, 0)).int()
         return cls(ends, -(-longest // LONGEST) * LONGEST)
 
     def attend(self, q_1HNK: Tensor, k_1HNK: Tensor, v_1HNK: Tensor) -> Tensor:
         """Softmax attention of each token to those of its own text, `[1,H,N,K]`."""
+        # The kernel for texts in a row takes half precision on a GPU alone.
         if varlen is not None and q_1HNK.is_cuda and q_1HNK.dtype != torch.float32:
             q, k, v = (x[0].transpose(0, 1) for x in (q_1HNK, k_1HNK, v_1HNK))
             longest = self.longest
@@ -51,7 +52,7 @@ class Ends:
 
     @cached_property
     def same_NN(self) -> Tensor:
-        """Which tokens are of the same text."""
+        """`[N,N]`, true for two tokens of the same text."""
         place = torch.arange(int(self.ends[-1]), device=self.ends.device)
         text_N = torch.searchsorted(self.ends, place.int(), right=True)
         return text_N[:, None] == text_N
@@ -59,26 +60,27 @@ class Ends:
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """Where the real tokens of a padded batch are."""
+    """The positions of the real tokens of a padded batch."""
 
     real: Tensor
     """`[B,T]`."""
     count: int
-    """How many they are: told, since to ask a GPU means to wait for it."""
+    """The number of real tokens. It is passed in, since asking a GPU for it would mean waiting."""
 
     @cached_property
     def place_N(self) -> Tensor:
-        """Their numbers among all places of the batch, in order."""
+        """Indices of the real tokens among all `B·T` positions of the batch, in order."""
+        # The static form needs no answer from the device: a plain nonzero would wait for it.
         return torch.nonzero_static(self.real.flatten(), size=self.count)[:, 0]
 
     @cached_property
     def row_BT(self) -> Tensor:
-        """The number of each real token among the real ones."""
+        """The number of each real token among the real ones; padding repeats the one before."""
         return (self.real.flatten().cumsum(0) - 1).view_as(self.real)
 
     @cached_property
     def ends(self) -> Ends:
-        """Where each text is in the row of them all."""
+        """The ends of the texts in the packed row."""
         return Ends.of(self.real.sum(1), longest=self.real.shape[1])
 
     def first(self, x_1ND: Tensor) -> Tensor:

@@ -22,9 +22,9 @@ from decoupled.model.spec import EncoderSpec
 
 Run = Callable[[Context, Tensor], Tensor]
 LayerHook = Callable[[Context, Tensor, Run], Tensor]
-"""Does something in place of a layer, or around it, which it runs by calling its third argument."""
+"""A function that runs in place of a layer, or around it; its third argument runs the layer."""
 Observe = Callable[[Context, Tensor, Tensor], None]
-"""Is shown the context, the input and the output of each layer of a pass, as it happens."""
+"""A function that is called with the context, input and output of each layer of a pass."""
 
 
 class RelativeTable(nn.Module):
@@ -56,6 +56,7 @@ class Stack(nn.Module):
                 slots[str(block.slot)] = build_block(
                     block.part, block, width=spec.width, dropout=spec.dropout
                 )
+        # A component without layers has no use for the table, and must not expect its tensors.
         relative = spec.relative if first < last else None
         self.relative = RelativeTable(relative, spec.width) if relative else None
         final = spec.final_norm if last == len(spec.layers) else None
@@ -95,7 +96,10 @@ class Stack(nn.Module):
         contexts = []
         for number in range(first, last):
             layer = self.spec.layers[number]
+            # Only the last layer may leave rows out: every other one is read by the layer above.
             needed = rows if number == last - 1 else ALL
+            # Frozen passage rows are not computed but passed on, so leaving them out would save
+            # nothing.
             if layer.passage == "frozen" and query and needed != FIRST:
                 needed = ALL
             context = Context(
@@ -109,6 +113,7 @@ class Stack(nn.Module):
                 chunk=self.spec.chunk,
             )
             contexts.append(context)
+        # Runs of reversible layers share two streams, which are joined again where the run ends.
         for paired, run in groupby(contexts, lambda context: context.layer.reversible):
             x_BTD = (self._pairs if paired else self._each)(list(run), x_BTD, observe)
         x_BTD = take(x_BTD, rows) if not contexts or contexts[-1].rows == ALL else x_BTD
@@ -125,9 +130,10 @@ class Stack(nn.Module):
         return x_BTD
 
     def _pairs(self, run: Sequence[Context], x_BTD: Tensor, observe: Observe | None) -> Tensor:
-        """Reversible layers. Hooks see both streams; observers the one that is read first, and the mean."""
+        """Run reversible layers. Hooks see both streams; observers the one read first, and the mean."""
         reversible = annex.load("reversible.module")
         pair: Tensor = reversible.duplicate(x_BTD)
+        # Hooks and observers need each layer's values, which recomputation does not keep.
         if torch.is_grad_enabled() and not self._hooks and observe is None:
             whole = [context for context in run if context.rows == ALL]
             steps = [step for context in whole for step in self._steps(context)]
@@ -148,6 +154,8 @@ class Stack(nn.Module):
         """One layer as the spec describes it."""
         frozen = context.layer.passage == "frozen" and context.query and context.rows != FIRST
         if frozen:
+            # A one-way layer: passage rows serve as keys and values, and only the query's rows
+            # move.
             context = replace(context, rows=(slice(0, context.query),))
         steps = self._steps(context)
         if context.layer.reversible:

@@ -28,11 +28,11 @@ class EmbeddingSpec:
     table: Table | None = field(default=None, metadata=LATER)
     """How the token table is held; None is one row of `width` per token."""
     bits: Literal[8] | None = field(default=None, metadata=LATER)
-    """The token table as int8 codes with a scale per row."""
+    """8 holds the token table as int8 codes with a scale per row; None holds it as floats."""
 
     @property
     def tokens(self) -> Table:
-        """The token table, whole where nothing else is said."""
+        """The token table; a whole one where the spec names no other."""
         return self.table or WholeTable()
 
     def tensors(self, width: int) -> Tensors:

@@ -10,15 +10,15 @@ from decoupled.model.parts.head import HeadSpec
 from decoupled.model.parts.linear import Tensors
 
 EXITS = "exits."
-"""What the names of their tensors begin with."""
+"""Prefix of the names of the tensors of exits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExitSpec:
-    """After a cross layer, a head like the rank head: what the model would say if it ended there."""
+    """A rank head after a cross layer: it predicts what the model would say if it ended there."""
 
     layer: int
-    """Counted from 1."""
+    """The layer that it stands after, counted from 1."""
     margin: float | None = None
     """Candidates so far below the last of the results, in logits, stop there; None lets all go on."""
     stops: float | None = None
@@ -26,7 +26,7 @@ class ExitSpec:
 
     @property
     def name(self) -> str:
-        """What the names of its tensors begin with."""
+        """Prefix of the names of its tensors."""
         return f"{EXITS}{self.layer}"
 
     def tensors(self, head: HeadSpec, width: int) -> Tensors:
@@ -43,6 +43,7 @@ def stopping(exits: Sequence[ExitSpec]) -> list[dict[str, float | None]]:
 def check_exits(exits: Sequence[ExitSpec], heads: Sequence[HeadSpec], cross: range) -> None:
     """Raise `SpecError` unless every exit stands after another of these layers, and ranks."""
     layers = [one.layer for one in exits]
+    # Strictly ascending: the search visits them in this order, and two at one layer would be one.
     if not set(layers) <= set(cross) or sorted(set(layers)) != layers:
         choose = f"choose from {list(cross)}, in order" if cross else "split lower"
         raise SpecError(

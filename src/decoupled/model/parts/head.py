@@ -32,7 +32,7 @@ class HeadDense:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadSpec:
-    """What is read off the last layer."""
+    """A head: what is read off the last layer, and how."""
 
     kind: HeadKind
     labels: tuple[str, ...] = ()
@@ -45,22 +45,22 @@ class HeadSpec:
 
     @property
     def outputs(self) -> int:
-        """How many numbers a row gives: a score, a start and an end, or a logit per label."""
+        """Numbers per row: one score, a start and an end, or a logit per label."""
         return {"rank": 1, "choice": 1, "span": 2, "classes": len(self.labels)}[self.kind]
 
     @property
     def signs(self) -> tuple[float, float]:
-        """What the logits of two classes are multiplied by: their sum is the log-odds of `rank_label`."""
+        """Factors of the two class logits; the weighted sum is the log-odds of `rank_label`."""
         return (1.0, -1.0) if self.rank_label == self.labels[0] else (-1.0, 1.0)
 
     @property
     def reads_passages(self) -> bool:
-        """Does it read passage rows, which the last layer must then let advance?"""
+        """Whether it reads passage rows, which the last layer must then let advance."""
         return self.kind == "span" or self.pooling == "mean"
 
     @property
     def reads_all(self) -> bool:
-        """Does it pool over every row of both sides?"""
+        """Whether it pools over every row of both sides."""
         return self.kind != "span" and self.pooling == "mean"
 
     def tensors(self, width: int) -> Tensors:

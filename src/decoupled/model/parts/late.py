@@ -9,17 +9,17 @@ from decoupled.model.jsonable import LATER
 from decoupled.model.parts.linear import WHOLE, Tensors, TensorSpec
 
 LATE = "late."
-"""What the names of its tensors begin with."""
+"""Prefix of the names of the tensors of late interaction."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingLoss:
-    """Measured against reading every candidate: differences, of values between 0 and 1."""
+    """Loss against scoring every candidate, as a difference of measures between 0 and 1."""
 
     ndcg: float
-    """nDCG@10 of searches, the mean over fields."""
+    """Loss of nDCG@10 of searches, averaged over the fields of the data."""
     f1: float | None = None
-    """F1 of answers, where questions with answers were among the data."""
+    """Loss of F1 of answers; None where no question of the data had an answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +31,11 @@ class LateSpec:
 
     width: int
     keep: float | None = None
-    """Share of a hundred candidates that is enough to read; more of them need no more. None reads all."""
+    """Share of a hundred candidates that the cross component reads; None reads all."""
     slope: float = field(default=0.0, metadata=LATER)
-    """What one standard deviation of its score, over the candidates of a query, says of the rank logit."""
+    """Rank logits per standard deviation of the late score, over the candidates of a query."""
     loss: ReadingLoss | None = field(default=None, metadata=LATER)
-    """What reading no more than that cost on development data."""
+    """Loss on development data of reading no more candidates than `keep` says."""
 
     def __post_init__(self) -> None:
         if self.keep is not None and not 0 < self.keep <= 1:

@@ -16,7 +16,7 @@ from decoupled.model.parts.part import Part
 
 
 def in_slot(name: str) -> bool:
-    """Does the tensor of that name belong to the slot of a block?"""
+    """Whether the tensor of that name belongs to the slot of a block."""
     return name.startswith("stack.") and not name.startswith(("stack.norm.", "stack.relative."))
 
 
@@ -25,17 +25,17 @@ class Block:
     """A part of a layer with residual and norm, where its parameters are, and how its matrices are held."""
 
     name: str
-    """`attention` and `ffn` are those of every layer."""
+    """Its name; every layer has the blocks `attention` and `ffn`."""
     part: Part
     slot: int
     linear: LinearSpec = WHOLE
     norm: NormSpec | None = NormSpec()
     after: Literal["attention", "ffn"] = field(default="ffn", metadata=LATER)
-    """Where a block that is none of these two stands: a decoder looks at its source between them."""
+    """The block that an additional block follows; a decoder's cross-attention follows `attention`."""
 
     @property
     def prefix(self) -> str:
-        """What the names of its tensors begin with."""
+        """Prefix of the names of its tensors."""
         return f"stack.{self.name}.{self.slot}."
 
     def tensors(self, width: int) -> Tensors:
@@ -47,7 +47,7 @@ class Block:
         return tensors | (self.norm.tensors(f"{self.prefix}norm", width) if self.norm else {})
 
     def shape(self) -> tuple[object, ...]:
-        """What layers that share the slot must agree on."""
+        """The part of its description that layers which share the slot must agree on."""
         return self.part.shape(), self.linear, self.norm
 
 
@@ -69,9 +69,9 @@ class LayerSpec:
     ffn_maps: LinearSpec = field(default=WHOLE, metadata=LATER)
 
     more: tuple[Block, ...] = field(default=(), metadata=LATER)
-    """Blocks beside these two, each after the one that it names."""
+    """Additional blocks, each after the one that it names."""
     reversible: bool = field(default=False, metadata=LATER)
-    """Two streams, each block adding to one what it makes of the other (`nn/reversible.py`)."""
+    """Whether the layer has two streams, each block adding to one what it makes of the other."""
 
     def __post_init__(self) -> None:
         if self.reversible and (self.order != "pre" or self.passage == "frozen"):
@@ -88,7 +88,7 @@ class LayerSpec:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """All of them, in the order of the computation."""
+        """All blocks, in the order of the computation."""
         attention = Block(
             name="attention",
             part=self.attention,

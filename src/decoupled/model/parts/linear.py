@@ -17,12 +17,12 @@ class TensorSpec(NamedTuple):
 
 
 Tensors: TypeAlias = dict[str, TensorSpec]
-"""By name."""
+"""Shape and type of each tensor, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearSpec:
-    """By default whole and in floating point."""
+    """How a matrix is held; by default whole and in floating point."""
 
     rank: int | None = None
     """Two factors of this rank instead of one matrix."""
@@ -57,10 +57,11 @@ class LinearSpec:
             yield f"{name}.second", self.rank, outputs
 
     def tensors(self, name: str, inputs: int, outputs: int, *, bias: bool = True) -> Tensors:
-        """What holds a matrix of that name."""
+        """The tensors that hold a matrix of that name."""
         tensors: Tensors = {}
         for factor, columns, rows in self.factors(name, inputs, outputs):
             tensors |= self._whole(factor, columns, rows)
+        # The bias belongs to the last factor, whose outputs are those of the whole matrix.
         if bias:
             tensors[f"{factor}.bias"] = TensorSpec((outputs,))
         return tensors
@@ -68,6 +69,7 @@ class LinearSpec:
     def _whole(self, name: str, inputs: int, outputs: int) -> Tensors:
         if self.bits is None:
             return {f"{name}.weight": TensorSpec((outputs, inputs))}
+        # Two 4-bit codes share a byte.
         packed, dtype = (inputs, "int8") if self.bits == 8 else (-(-inputs // 2), "uint8")
         groups = -(-inputs // (self.group or inputs))
         tensors = {

@@ -25,30 +25,30 @@ class Matrix:
     outputs: int
     bias: bool = True
     reads: Literal["rows", "tokens", "table"] = "rows"
-    """The rows that are computed, every token, or the table of relative positions."""
+    """What is multiplied by it: the computed rows, every token, or the table of relative positions."""
     units: Literal["outputs", "inputs"] = "outputs"
-    """The side on which units lie one after the other."""
+    """The side of the matrix along which units lie one after the other."""
     first: int = 0
-    """The first unit that it has a share of."""
+    """The first unit that the matrix has columns for; units before it have none."""
 
 
 class Part(ABC):
     """The arithmetic of a block. Units are what pruning may take: heads or neurons, all of one width."""
 
     rowwise: ClassVar[bool] = False
-    """Is each row computed from itself alone?"""
+    """Whether each row is computed from itself alone."""
     relative: ClassVar[bool] = False
-    """Does it read the encoder's table of relative positions?"""
+    """Whether it reads the encoder's table of relative positions."""
 
     reads_source: ClassVar[bool] = False
-    """Does it read the source of the context, where there is one, instead of the other rows?"""
+    """Whether it reads the source of the context, where there is one, instead of the other rows."""
 
     below_split: ClassVar[bool] = True
-    """May it read a text alone, without the other one?"""
+    """Whether it can run on one text alone, below the split."""
 
     @property
     def memory_windows(self) -> int:
-        """Windows before its own that it reads, where a text has several."""
+        """The number of earlier windows of the same text that it reads."""
         return 0
 
     @property
@@ -59,16 +59,16 @@ class Part(ABC):
     @property
     @abstractmethod
     def units(self) -> int:
-        """How many there are."""
+        """The number of units: heads or neurons."""
 
     @property
     def unit_width(self) -> int:
-        """Columns of each."""
+        """Columns of each unit."""
         return 1
 
     @property
     def alike(self) -> bool:
-        """May units change places, and be fewer, without any other change?"""
+        """Whether units are interchangeable, so that they can be reordered or removed freely."""
         return True
 
     @abstractmethod
@@ -91,6 +91,7 @@ class Part(ABC):
         self, linear: LinearSpec, width: int, *, rows: int, tokens: int, table: int = 0
     ) -> int:
         """Multiply-adds of `rows` of `tokens`, with so many rows of relative positions."""
+        # Rows of the table are counted by `mixing`, which knows how many of them are used.
         counts = {"rows": rows, "tokens": tokens, "table": 0}
         matrices = sum(
             counts[m.reads] * linear.macs(m.inputs, m.outputs)
@@ -103,11 +104,11 @@ class Part(ABC):
         return 0
 
     def shape(self) -> Part:
-        """What layers that share a slot must agree on."""
+        """The part without the options in which layers that share a slot may differ."""
         return self
 
     def keep(self, units: Sequence[int]) -> Self:
-        """The same with these units alone."""
+        """The part with only these units."""
         raise SpecError(
             f"{self.kind} has no heads or neurons that could be taken out; leave it whole"
         )

@@ -14,14 +14,14 @@ import numpy.typing as npt
 
 Rows = npt.NDArray[np.int32]
 Ids = TypeVar("Ids")
-"""An array or a tensor."""
+"""An array or a tensor of ids."""
 
 
 class Structure(ABC):
     """The ids of a text say all that there is: those from `first` on are no tokens."""
 
     unsaid: ClassVar[str] = "tree"
-    """The kind in files from before there were others."""
+    """The kind that is meant by files that name none, written when there was only one."""
     first: int
 
     @property

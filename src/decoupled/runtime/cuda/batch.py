@@ -22,39 +22,41 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pairs:
-    """A batch of pairs. The tensors say what is real; the numbers are the room there is for it."""
+    """A batch of pairs. The tensors say which rows are real; the integers are sizes that hold them."""
 
     count: int
     query: int
-    """Query rows of each pair, its `asks` and then room; 0 where texts are read alone."""
+    """Query rows of each pair: its own `asks` rows and then padding; 0 where texts are read alone."""
     tokens: int
     longest: int
-    """No passage has more rows."""
+    """Upper bound of the rows of a passage."""
     asker: Tensor
     """`[P]` int64: the number of each pair's query."""
     asks: Tensor
-    """`[P]` int64: rows of that query."""
+    """`[P]` int64: real rows of that query."""
     source: Tensor
-    """`[P]` int64: where each passage begins in what is decoded."""
+    """`[P]` int64: first row of each passage in the block that is decoded."""
     start: Tensor
-    """`[P]` int64, ascending: where each passage begins among the passage rows."""
+    """`[P]` int64, ascending: first row of each passage among the passage rows."""
     length: Tensor
-    """`[P]` int64: rows of each passage, 0 for a pair that is only room."""
+    """`[P]` int64: rows of each passage, 0 for a pair that is only padding."""
 
     def owner_N(self) -> Tensor:
         """The pair of each passage row; rows past the last passage get some pair."""
         row_N = torch.arange(self.tokens, device=self.start.device)
+        # The last start at or before a row is that of its passage.
         return (torch.searchsorted(self.start, row_N, right=True) - 1).clamp(min=0)
 
     def places(self, begin: int) -> Tensor:
         """The position of each passage row where passages begin at `begin`."""
         if self.count > 1:
             return self.place_N(self.owner_N()) + begin
+        # One text needs no lookup of owners, and this runs for every query that waits.
         row_N = torch.arange(begin, begin + self.tokens, device=self.length.device)
         return torch.minimum(row_N, (self.length + begin - 1).clamp(min=begin))
 
     def question(self) -> Pairs:
-        """The query of the first pair as a text that is read alone."""
+        """The query of the first pair, described as a text that is read alone."""
         none = self.start[:1]
         return Pairs(
             count=1,
@@ -79,14 +81,14 @@ class Joined:
     """Rows of both sides. `whole` is the buffer that holds both, query rows first, where there is one."""
 
     query: Tensor
-    """`[P·rows, C]`, or `[G·rows, C]` where the pairs of a query share them."""
+    """`[P·rows, C]` query rows, or `[G·rows, C]` where all pairs of a query share them."""
     passage: Tensor | None
     pair_rows: int
     """Query rows of each pair."""
     shared: bool = False
     whole: Tensor | None = None
     rounded: Rounded | None = None
-    """`whole` in eight bits, where a product wants it so."""
+    """The rows of `whole` in fp8, where a product takes them so."""
 
     @classmethod
     def of(cls, whole: Tensor, rows: int, *, pair_rows: int, shared: bool = False) -> Joined:
@@ -101,6 +103,7 @@ class Joined:
 
     def first(self) -> Tensor:
         """First query rows: `[P,C]`, or `[G,C]` where they are shared."""
+        # Every pair's first row is a fixed number of rows after that of the pair before.
         return self.query[:: self.pair_rows]
 
 
@@ -113,12 +116,12 @@ class Chunk:
     tokens: int
     longest: int
     asker: Ints
-    """Counted within the chunk, as all of them are."""
+    """`[P]`: the number of each pair's query, counted within the chunk."""
     asks: Ints
     source: Ints
     length: Ints
     queries: Ints
-    """Those that the pairs ask, in the order of their numbers."""
+    """The queries of these pairs, in the order of their numbers."""
 
     def write(self, numbers: Ints, room: Room, *, sent: bool = False) -> None:
         """The tensors of `Pairs`, `[5,P]`; pairs for which there is only room have no rows.
@@ -126,18 +129,20 @@ class Chunk:
         Passages that are `sent` with the chunk begin where their rows do.
         """
         count = self.last - self.first
-        # Even these attend to something.
+        # A softmax over no keys would be NaN, so padding pairs see one query row.
         numbers[:, count:] = np.array([0, 1, 0, room.tokens, 0])[:, None]
         own = numbers[:, :count]
         own[0], own[1], own[4] = self.asker, self.asks, self.length
         own[3, 0] = 0
+        # Starts are the cumulative lengths of the passages before.
         self.length[:-1].cumsum(out=own[3, 1:])
         own[2] = own[3] if sent else self.source
 
     def in_turn(self, room: Room) -> Ints:
-        """Of first rows of all pairs and then passage rows: those of each pair in turn."""
+        """Indices that bring the first rows of all pairs and the passage rows into the order of the pairs."""
         count = self.last - self.first
         order = np.empty(count + self.tokens, np.int64)
+        # In the output each pair has one first row and then its tokens.
         begin = np.cumsum(self.length + 1) - (self.length + 1)
         is_token = np.ones(len(order), bool)
         is_token[begin] = False
@@ -165,6 +170,7 @@ def chunks(asker: Ints, asks: Ints, source: Ints, length: Ints, *, rows: int) ->
     while first < len(length):
         before, last = int(ends[first - 1]) if first else 0, len(length)
         if ends[-1] > before + rows:
+            # At least one pair, even where its rows alone exceed the limit.
             last = max(first + 1, int(ends.searchsorted(before + rows, side="right")))
         own = slice(first, last)
         queries, number = _numbered(asker[own])
@@ -183,7 +189,7 @@ def chunks(asker: Ints, asks: Ints, source: Ints, length: Ints, *, rows: int) ->
 
 
 def _numbered(asker: Ints) -> tuple[Ints, Ints]:
-    """The queries that are asked, and the number of each pair's among them."""
+    """The distinct queries of these pairs, and the number of each pair's query among them."""
     if not asker.any():  # as it is for one query, which waits
         return asker[:1], asker
     queries, number = np.unique(asker, return_inverse=True)

@@ -18,17 +18,17 @@ from decoupled.model.states import Encoded
 from decoupled.runtime.cuda.batch import Ints, Pairs
 
 KERNEL_BITS = {"int8": 8, "int4": 4}
-"""Kinds that the kernel decodes; the others go through plain torch."""
+"""Codecs that the kernel decodes, with their bits; the others go through plain torch."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StateBlock:
-    """Codes and what follows them, apart: rows of codes alone are aligned, so they load faster."""
+    """Encoded rows with codes and tail apart: rows of codes alone are aligned, so they load faster."""
 
     codes: Tensor
-    """`[R, bytes]` uint8."""
+    """`[R, bytes]` uint8 codes of each row."""
     tail: Tensor
-    """`[R, bytes]` uint8: the scale, and a centroid's number where there is one."""
+    """`[R, bytes]` uint8: the scale, and the centroid's number where there is one."""
 
     @classmethod
     def of(cls, bytes_RB: Tensor, layout: CodeLayout) -> StateBlock:
@@ -69,6 +69,7 @@ def keep(encoded: Encoded, layout: CodeLayout, device: torch.device) -> KeptBloc
     at = values.shape[1] if layout.scale_at is None else layout.scale_at
     codes = torch.empty(len(values), at, dtype=torch.uint8, device=device)
     tail = torch.empty(len(values), values.shape[1] - at, dtype=torch.uint8, device=device)
+    # 256 MiB at a time: a piece lies on the device twice while it is cut in two.
     step = max(1, (256 << 20) // max(1, values.shape[1]))
     for first in range(0, len(values), step):
         piece = torch.from_numpy(np.ascontiguousarray(values[first : first + step])).to(device)
@@ -78,7 +79,7 @@ def keep(encoded: Encoded, layout: CodeLayout, device: torch.device) -> KeptBloc
 
 
 class Decoder:
-    """Bytes to numbers, before any matrix."""
+    """Decodes bytes to codes as numbers, before any matrix restores the states."""
 
     def __init__(self, layout: CodeLayout, *, device: torch.device, dtype: torch.dtype) -> None:
         self.layout = layout
@@ -96,6 +97,7 @@ class Decoder:
             return _dequantise_cuda(block, pairs, KERNEL_BITS[self.layout.kind], out)
         owner_N = pairs.owner_N()
         row_N = pairs.source[owner_N] + pairs.place_N(owner_N)
+        # Rows of padding pairs may point past the block; what they read is never used.
         row_N = row_N.clamp(max=len(block.codes) - 1)
         return out.copy_(self.plain(block.codes[row_N], block.tail[row_N]))
 
@@ -106,12 +108,14 @@ class Decoder:
             return codes.view(torch.float32)
         if kind == "fp16":
             return codes.view(torch.float16).float()
+        # The view needs contiguous bytes, and the scale is the first two of the tail.
         scale_N1 = tail[:, :2].contiguous().view(torch.float16).float()
         if kind == "int8":
             return codes.view(torch.int8).float() * scale_N1
         if kind == "int4":
             return (unpacked(codes, 4, width).float() - 8) * scale_N1
         assert self.layout.residual is not None
+        # The centroid's number is a little-endian 16-bit integer.
         number_N2 = tail[:, 2:4].long()
         z_NW = self.levels[unpacked(codes, self.layout.residual.bits, width).long()] * scale_N1
         return z_NW * self.spread + self.centroids[number_N2[:, 0] + 256 * number_N2[:, 1]]
@@ -127,6 +131,7 @@ def unpacked(codes: Tensor, bits: int, width: int) -> Tensor:
 def _dequantise_cuda(block: StateBlock, pairs: Pairs, bits: int, out: Tensor) -> Tensor:
     from decoupled.runtime.cuda.kernels import dequantise_kernel
 
+    # One program decodes 16 tokens of one pair; passages shorter than the longest leave early.
     rows = 16
     grid = (pairs.count, max(1, -(-pairs.longest // rows)))
     dequantise_kernel[grid](

@@ -16,7 +16,7 @@ from decoupled.runtime.cuda.batch import Joined, Pairs
 from decoupled.runtime.cuda.ops import Linear, ProductShape, query_rows
 
 LONGEST_QUERY, WIDEST_CODES, WIDEST_HEAD = 128, 256, 64
-"""What a program of the kernel has registers for."""
+"""Largest sizes for which a program of the kernel has registers: query rows, code width, head width."""
 
 
 CODES_AT_ONCE, WARPS, HEADS_AT_ONCE = 32, 4, 4
@@ -25,11 +25,12 @@ to others between the products. So many heads of a row that asks alone, one afte
 
 
 def fits(rows: int, query: int, shape: ProductShape, codes: int) -> bool:
-    """Is it cheaper to attend to codes as they are than to make keys and values of them, and can it be done?
+    """Whether attending to codes is possible, and cheaper than making keys and values of them.
 
     A row that asks is mapped once for each head, a code twice for all heads.
     """
     small = query <= LONGEST_QUERY and codes <= WIDEST_CODES and shape.width <= WIDEST_HEAD
+    # Mapping rows x heads queries must cost no more than mapping each code to all heads.
     return small and rows * shape.heads <= shape.inner
 
 
@@ -42,20 +43,24 @@ def attend(
     `F_v`, not after. So a row a head is mapped, not every code. `fold` makes query, key and value of a code.
     """
     heads, width, inner = shape.heads, shape.width, shape.inner
+    # The first rows of the fold are the query map, which codes do not need.
     key_HKW, value_HKW = fold.weight[inner:].view(2, heads, width, -1)
     assert fold.bias is not None
     biases = fold.bias[inner:].view(2, heads, width)
     q_HMK = q.query.view(-1, heads, width).transpose(0, 1)
+    # [H,M,K] x [H,K,W] -> [H,M,W]: queries in the space of the codes.
     asking_HMW = torch.bmm(q_HMK, key_HKW)
+    # Query rows have keys and values of their own; both kinds of scores share one softmax.
     step = _gather_cuda if z_NW.is_cuda else _gather
     own_MI, mean_HMW = step(_Codes(q, asking_HMW, k, v, z_NW, biases, pairs, shape))
     own_HMK = own_MI.view(-1, heads, width).transpose(0, 1)
+    # The mean code through W_v is the mean of the values; the bias was added by the step above.
     own_HMK.baddbmm_(mean_HMW, value_HKW.transpose(1, 2))  # straight into the rows of all heads
     return own_MI
 
 
 class _Codes(NamedTuple):
-    """What attention to codes needs, on either device."""
+    """The inputs of attention to codes, on either device."""
 
     q: Joined
     asking: Tensor
@@ -68,7 +73,7 @@ class _Codes(NamedTuple):
 
 
 def _gather(source: _Codes) -> tuple[Tensor, Tensor]:
-    """What is gathered from query rows, with the codes' share of the bias, and the mean of the codes."""
+    """Values gathered from query rows, with the codes' share of the bias, and the mean of the codes."""
     q, asking_HMW, k, v, z_NW, biases, pairs, shape = source
     heads, rows = shape.heads, q.pair_rows
     q_PR = query_rows(q, rows, pairs)
@@ -80,11 +85,13 @@ def _gather(source: _Codes) -> tuple[Tensor, Tensor]:
     own = torch.einsum("prhk,pqhk->phrq", q_PRHK, k_PQHK)
     own = own.masked_fill(torch.arange(pairs.query) >= pairs.asks[:, None, None, None], -torch.inf)
     coded = torch.einsum("hprw,plw->phrl", asking_HMW[:, q_PR], z_PLW)
+    # q·b_k differs between codes and query rows, so here the softmax does see it.
     coded = coded + torch.einsum("prhk,hk->phr", q_PRHK, biases[0])[..., None]
     coded = coded.masked_fill(longest >= pairs.length[:, None, None, None], -torch.inf)
     both = (torch.cat([own, coded], -1) / math.sqrt(shape.width)).softmax(-1)
     own, coded = both[..., : pairs.query], both[..., pairs.query :]
     gathered = torch.einsum("phrq,pqhk->prhk", own, v_PQHK)
+    # Weights of the codes sum to less than 1, and the bias counts with that share.
     gathered = gathered + torch.einsum("phr,hk->prhk", coded.sum(-1), biases[1])
     mean = torch.einsum("phrl,plw->hprw", coded, z_PLW)
     return gathered.flatten(2).flatten(0, 1), mean.flatten(1, 2)

@@ -14,32 +14,32 @@ from torch import Tensor
 
 E4M3 = torch.float8_e4m3fn
 LARGEST = 448.0
-"""What e4m3 can hold."""
+"""The largest number that e4m3 can hold."""
 HIDDEN, ATTENDED = 4.0, 16.0
 """By these an activation and what attention gathers are multiplied before they are rounded, so that all from
 0.004 to 112 and from 0.001 to 28 keep their three bits."""
 LEAST_ROWS, LEAST_ATTENDED = 8192, 65_536
-"""Fewer rows are as fast in bf16; those that attention gathers have the smallest product."""
+"""Rows from which fp8 is faster than bf16: of products in general, and of what attention gathers."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rounded:
-    """Rows in eight bits: `values · scale`."""
+    """Rows in fp8: their values are `values · scale`."""
 
     values: Tensor
-    """`[M,C]` e4m3."""
+    """`[M,C]` rows in e4m3."""
     scale: Tensor
-    """`[M,1]` fp32."""
+    """`[M,1]` fp32 scale of each row."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Linear8:
-    """`x @ (weight · scale').T + bias`."""
+    """A linear layer in fp8: `x @ (weight · scale').T + bias`."""
 
     weight: Tensor
-    """`[F,C]` e4m3."""
+    """`[F,C]` weights in e4m3."""
     scale: Tensor
-    """`[1,F]` fp32."""
+    """`[1,F]` fp32 scale of each output."""
     bias: Tensor
 
     @classmethod
@@ -49,20 +49,21 @@ class Linear8:
         return cls(weight=rounded.values, scale=rounded.scale.T.contiguous(), bias=bias)
 
     def rows(self, first: int, last: int) -> Linear8:
-        """Some of the outputs; views."""
+        """The layer with some of its outputs; views, no copies."""
         own = slice(first, last)
         return Linear8(weight=self.weight[own], scale=self.scale[:, own], bias=self.bias[own])
 
 
 def quantise(x_MC: Tensor) -> Rounded:
-    """Rows in eight bits, the largest of each as large as can be."""
+    """Rows in fp8, each scaled so that its largest number is the largest of e4m3."""
     x = x_MC.float()
+    # A row of zeros would divide by zero.
     scale = x.abs().amax(1, keepdim=True).clamp(min=1e-12) / LARGEST
     return Rounded(values=(x / scale).to(E4M3), scale=scale)
 
 
 def times(x_MC: Tensor, gain: float) -> Rounded:
-    """Rows in eight bits, all multiplied by the same; those of that type are so already."""
+    """Rows in fp8, all multiplied by the same gain; rows that are fp8 already only get their scale."""
     if x_MC.dtype != E4M3:
         x_MC = (x_MC.float() * gain).clamp(-LARGEST, LARGEST).to(E4M3)
     scale = torch.full((len(x_MC), 1), 1 / gain, dtype=torch.float32, device=x_MC.device)
@@ -70,7 +71,7 @@ def times(x_MC: Tensor, gain: float) -> Rounded:
 
 
 def linear(x: Rounded, by: Linear8, dtype: torch.dtype) -> Tensor:
-    """The map of each row, in the compute type."""
+    """The linear layer of each row, in the compute type."""
     if not x.values.is_cuda:
         return (x.values.float() * x.scale @ (by.weight.float().T * by.scale) + by.bias).to(dtype)
     return torch._scaled_mm(
@@ -85,7 +86,7 @@ def linear(x: Rounded, by: Linear8, dtype: torch.dtype) -> Tensor:
 
 
 def linear_gelu(x: Rounded, by: Linear8) -> Rounded:
-    """The map and GELU, rounded at once."""
+    """The linear layer followed by GELU, rounded to fp8 in the same kernel."""
     if x.values.is_cuda:
         return times(_linear_gelu_cuda(x, by), HIDDEN)
     hidden = torch.nn.functional.gelu(linear(x, by, torch.float32), approximate="tanh")
@@ -102,6 +103,7 @@ def _linear_gelu_cuda(x: Rounded, by: Linear8) -> Tensor:
     out = torch.empty(rows, outer, dtype=E4M3, device=x.values.device)
     m, n, k = kernels.BLOCK
     programs = triton.cdiv(rows, m) * triton.cdiv(outer, n)
+    # One persistent program per multiprocessor; more would only wait for each other.
     cores = 1
     if x.values.is_cuda:
         cores = torch.cuda.get_device_properties(x.values.device).multi_processor_count

@@ -8,7 +8,7 @@ import triton.language as tl
 BLOCK = (128, 256, 128)
 """Rows, outputs and inputs that a program computes at a time."""
 WARPS, STAGES, PROGRAMS = 8, 3, 1
-"""Of a program, and how many of them each core has."""
+"""Warps and pipeline stages of a program, and the number of programs per multiprocessor."""
 
 
 @triton.jit
@@ -37,6 +37,7 @@ def gelu_four(x, KIND: tl.constexpr, FAST: tl.constexpr):
             pack=2,
         )
         return four.to(KIND)
+    # tanh GELU as x * sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3).
     u = x * (0.7978845608028654 + 0.035677408136300125 * x * x)
     return tl.minimum(4 * x / (1 + tl.exp(-2 * u)), 448.0).to(KIND)
 
@@ -66,6 +67,7 @@ def linear_gelu_kernel(
         size = min(down - first, GROUP)
         m0 = (first + tile % (GROUP * across) % size) * BM
         n0 = (tile % (GROUP * across) // size) * BN
+        # Accumulated in fp32: e4m3 has three bits of mantissa.
         acc_MN = tl.zeros([BM, BN], tl.float32)
         for k0 in range(0, inner, BK):
             acc_MN = tl.dot(x.load([m0, k0]), weight.load([n0, k0]).T, acc_MN)
@@ -74,5 +76,6 @@ def linear_gelu_kernel(
         scale_M = tl.load(x_scale + m, mask=m < rows, other=0.0)
         scale_N = tl.load(scale + n, mask=n < outer, other=0.0)
         bias_N = tl.load(bias + n, mask=n < outer, other=0.0).to(tl.float32)
+        # Scales of row and output factor out of the sum, so they are applied once at the end.
         x_MN = acc_MN * scale_M[:, None] * scale_N[None, :] + bias_N[None, :]
         out.store([m0, n0], gelu_four(x_MN, out.dtype, FAST))

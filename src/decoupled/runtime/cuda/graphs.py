@@ -17,21 +17,21 @@ from decoupled.runtime.cuda.weights import DeviceWeights
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
-"""Work that yields where the device may begin: what came so far, or comes next, is a graph of its own."""
+"""Work in steps: it yields where the device may begin, and each step becomes a graph of its own."""
 Work = Callable[..., Steps[tuple[Tensor, ...]]]
 
 MOST = 192
-"""Graphs that are kept; the one that was not used for longest goes first."""
+"""Graphs that are kept; the least recently used one is dropped first."""
 
 GRAPH_ROWS = 24_576
-"""Up to so many rows any batch runs as a graph: launching its kernels one by one would take longer."""
+"""Batches of up to so many rows run as a graph: launching their kernels one by one would take longer."""
 GRAPH_SHARE = 0.05
-"""Of the device's memory for the graphs of larger batches, those of passages that it keeps."""
+"""Share of the device's memory for graphs of larger batches, those of passages kept on the device."""
 
 
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """Graphs, one after the other, with the tensors that they read and write."""
+    """Graphs that run one after the other, with the tensors that they read and write."""
 
     graphs: tuple[Any, ...]
     inputs: tuple[Tensor, ...]
@@ -60,10 +60,12 @@ class Graphs:
         if captured is None:
             self._seen[key] += 1
             placed = tuple(x.to(self.device, non_blocking=True) for x in inputs)
+            # Many sizes come only once, and capturing costs more than one run.
             if self._seen[key] == 1:
                 return whole(work(*placed))
             captured = self._capture(key, placed, work)
         self._made.move_to_end(key)
+        # A graph reads fixed addresses, so the new inputs are copied into the captured ones.
         for held, x in zip(captured.inputs, inputs, strict=True):
             held.copy_(x, non_blocking=True)
         for graph in captured.graphs:
@@ -81,8 +83,11 @@ class Graphs:
         aside = self._aside
         aside.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(aside):
+            # A run before the capture: compiling kernels and choosing algorithms are not allowed
+            # within one.
             whole(work(*inputs))
         torch.cuda.current_stream(self.device).wait_stream(aside)
+        # Each yield ends one graph, so that the first can run while the next is launched.
         graphs, steps, outputs = [], work(*inputs), None
         with torch.cuda.stream(aside), _uncollected():
             while outputs is None:
@@ -101,7 +106,7 @@ class Graphs:
 
 
 def whole(steps: Steps[T]) -> T:
-    """What comes out at the end, of all steps at once."""
+    """Run all steps at once and return what the last one gives."""
     while True:
         try:
             next(steps)
@@ -111,9 +116,9 @@ def whole(steps: Steps[T]) -> T:
 
 
 class Lane:
-    """A queue of the device with graphs of its own; one caller at a time fills it.
+    """A stream of the device with graphs of its own; one caller at a time uses it.
 
-    With `aside`, work here overtakes what other lanes have queued already.
+    With `aside`, work here has priority over what other lanes have queued already.
     """
 
     def __init__(self, device: torch.device, *, graphs: bool, aside: bool = False) -> None:
@@ -121,6 +126,7 @@ class Lane:
         self._lock = threading.Lock()
         self._stream = None
         if aside and device.type == "cuda":
+            # A stream of higher priority: a short query need not wait for a long batch.
             self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
             # What is on its way there, such as the weights, comes first.
             self._stream.wait_stream(torch.cuda.current_stream(device))
@@ -140,7 +146,7 @@ class Lane:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Nothing freed here disturbs a capture. `torch.cuda.graph` collects first, which takes half a second."""
+    """Keep the garbage collector from freeing device memory during a capture, which would break it."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -152,6 +158,7 @@ def _uncollected() -> Iterator[None]:
 
 def room_for(n: int, *, least: int = 8, share: int = 8) -> int:
     """A size that `n` fits into, at most `least` or a `share`th larger, so that few sizes serve all."""
+    # Steps are a fraction of the power of two above n, so the waste is bounded at every size.
     step = max(least, (1 << (n - 1).bit_length()) // (2 * share))
     return -(-n // step) * step
 
@@ -161,6 +168,8 @@ def graph_rows(device: torch.device, weights: DeviceWeights, *, most: int) -> in
     if device.type != "cuda" or not weights.layers:
         return GRAPH_ROWS
     layer = weights.layers[-1]
+    # Bytes of a row's intermediate results: qkv, hidden units and three rows of states in 2-byte
+    # floats.
     row = 2 * (len(layer.qkv.weight) + len(layer.up.weight) + 3 * len(layer.out.weight))
     room = int(GRAPH_SHARE * torch.cuda.get_device_properties(device).total_memory) // row
     return max(GRAPH_ROWS, min(most, room))

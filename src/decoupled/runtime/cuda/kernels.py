@@ -17,6 +17,7 @@ LOG2_E = 1.4426950408889634
 def weigh(q_MK, k_NK, v_NK, seen_N, scale, peak_M, sum_M, acc_MK):
     # One step of a softmax over keys that come in pieces: what was gathered fades as the peak rises.
     score_MN = tl.where(seen_N[None, :], tl.dot(q_MK, tl.trans(k_NK)), float("-inf"))
+    # Online softmax (Milakov and Gimelshein, 2018), as in FlashAttention.
     higher_M = tl.maximum(peak_M, tl.max(score_MN, 1) * scale)
     share_MN = tl.exp2(score_MN * scale - higher_M[:, None])
     fade_M = tl.exp2(peak_M - higher_M)
@@ -75,6 +76,7 @@ def attend_kernel(
         rows = moved + tokens
     if block * BM >= rows:
         return
+    # Rows m are the pair's query rows that move, followed by its passage rows.
     m = block * BM + tl.arange(0, BM)
     c = tl.arange(0, PADDED)
     from_m = tl.where(m < moved, q_own + m, q_first + first + (m - moved))
@@ -84,6 +86,7 @@ def attend_kernel(
     peak_M = tl.full([BM], float("-inf"), tl.float32)
     sum_M = tl.zeros([BM], tl.float32)
     acc_MK = tl.zeros([BM, PADDED], tl.float32)
+    # Keys are the query's real rows first, then the passage's.
     keys = query + tokens
     for n0 in range(0, keys, BN):
         n = n0 + tl.arange(0, BN)
@@ -94,6 +97,7 @@ def attend_kernel(
         k_NK = tl.load(k + at, mask=real, other=0.0)
         v_NK = tl.load(v + at, mask=real, other=0.0)
         peak_M, sum_M, acc_MK = weigh(q_MK, k_NK, v_NK, seen, scale, peak_M, sum_M, acc_MK)
+    # Output rows are packed: query rows of all pairs, then passage rows of all pairs.
     to_m = tl.where(m < moved, pair * moved + m, pairs * moved + first + (m - moved))
     out_at = out + to_m[:, None] * out_row + head * WIDTH + c[None, :]
     # What e4m3 cannot hold becomes the largest that it can.
@@ -159,6 +163,7 @@ def attend_codes_kernel(
     real_MK = live[:, None] & (c < WIDTH)[None, :]
     part_MK = head_M[:, None] * WIDTH + c[None, :]
     q_MK = tl.load(q + from_M[:, None] * q_row + part_MK, mask=real_MK, other=0.0)
+    # In 64 bits: heads x rows x codes may exceed 2^31.
     at = head_M[:, None] * asking_head + from_M[:, None].to(tl.int64) * CODES + w[None, :]
     real_MW = live[:, None] & (w < CODES)[None, :]
     asking_MW = tl.load(asking + at, mask=real_MW, other=0.0)
@@ -168,6 +173,7 @@ def attend_codes_kernel(
         real_MX = live[:, None] & (x < CODES)[None, :]
         asking_MX = tl.load(asking + beyond, mask=real_MX, other=0.0)
         acc_MX = tl.zeros([BM, BX], tl.float32)
+    # q·b_k, the constant that all codes share and the query's own keys do not.
     bias_MK = tl.load(key_bias + part_MK, mask=real_MK, other=0.0)
     extra_M = tl.sum(q_MK.to(tl.float32) * bias_MK.to(tl.float32), 1)
 
@@ -175,6 +181,7 @@ def attend_codes_kernel(
     n = tl.arange(0, BQ)
     from_n = (group if K_SHARED else pair) * pair_rows + n
     score_MN = tl.zeros([BM, BQ], tl.float32)
+    # One product per head: rows of other heads are masked out of each.
     for j in tl.range(BH, num_stages=1):
         there = tl.where(head + j < HEADS, query, 0)
         real = (n < there)[:, None] & (c < WIDTH)[None, :]
@@ -206,6 +213,7 @@ def attend_codes_kernel(
             real_NX = (t < tokens)[:, None] & (x < CODES)[None, :]
             z_NX = tl.load(z + (first + t)[:, None] * CODES + x[None, :], mask=real_NX, other=0.0)
             score = tl.dot(asking_MX, tl.trans(z_NX), score)
+        # Scores of codes join the softmax that the query rows began.
         score = (score + extra_M[:, None]) * scale
         score = tl.where((t < tokens)[None, :], score, float("-inf"))
         higher_M = tl.maximum(peak_M, tl.max(score, 1))
@@ -218,6 +226,7 @@ def attend_codes_kernel(
         if BX:
             acc_MX = tl.dot(share.to(z_NW.dtype), z_NX, acc_MX * fade_M[:, None])
         peak_M = higher_M
+    # One normaliser for both: query rows and codes are weighed in one softmax.
     whole_M = 1 / (sum_M + codes_M)
     to_M = pair * rows + m % rows
     bias_MK = tl.load(value_bias + part_MK, mask=real_MK, other=0.0).to(tl.float32)
@@ -268,6 +277,7 @@ def add_norm_kernel(
     own = m < border
     at = m.to(tl.int64)[:, None] * WIDTH + c[None, :]
     x = tl.load(change + at, mask=live, other=0.0).to(tl.float32)
+    # A query row finds its residual in its own pair, or in the query that pairs share.
     group = m // moved
     if SHARED:
         group = tl.load(asker + group, mask=own, other=0).to(tl.int32)
@@ -278,6 +288,7 @@ def add_norm_kernel(
         tl.float32
     )
     mean = tl.sum(x, 1) / WIDTH
+    # Columns past the width must be 0 again after the mean is taken off, for the variance.
     x = tl.where(real, x - mean[:, None], 0.0)
     variance = tl.sum(x * x, 1) / WIDTH
     weight_C = tl.load(weight + c, mask=c < WIDTH, other=0.0).to(tl.float32)
@@ -286,6 +297,7 @@ def add_norm_kernel(
         y += tl.load(bias + c, mask=c < WIDTH, other=0.0).to(tl.float32)[None, :]
     tl.store(out + at, y.to(out.dtype.element_ty), mask=live)
     if EIGHT:
+        # fp8 copies get a scale per row, so that its largest number uses the full range.
         most = tl.maximum(tl.max(tl.where(real, tl.abs(y), 0.0), 1), 1e-12)
         tl.store(code_scale + m, most / LARGEST, mask=m < rows)
         code = (y * (LARGEST / most)[:, None]).to(codes.dtype.element_ty)
@@ -331,6 +343,7 @@ def dequantise_kernel(
             code_TW = byte.to(tl.int8, bitcast=True).to(tl.float32)
         else:
             at = codes + row_T[:, None] * codes_row + (w // 2)[None, :]
+            # int4: two codes in a byte, the first one low, stored plus 8.
             byte = tl.load(at, mask=real, other=0).to(tl.int32)
             code_TW = ((byte >> ((w % 2) * 4)[None, :]) & 15).to(tl.float32) - 8.0
         value_TW = (code_TW * scale_T[:, None]).to(out.dtype.element_ty)
@@ -344,6 +357,7 @@ def mean_kernel(x, start, length, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr)
     first = tl.load(start + text)
     tokens = tl.load(length + text).to(tl.int32)
     total = tl.zeros([BLOCK], tl.float32)
+    # One program per text: texts are short, and a sum in a fixed order is reproducible.
     for t in range(tokens):
         total += tl.load(x + (first + t) * WIDTH + c, mask=c < WIDTH, other=0.0).to(tl.float32)
     share = total / tl.maximum(tokens, 1).to(tl.float32)

@@ -19,7 +19,7 @@ from decoupled.runtime.cuda.ops import Linear
 from decoupled.runtime.cuda.weights import DeviceWeights, Layer, Restore
 
 RowsRead = Literal["first", "span"]
-"""Rows of the last layer that are read: each pair's first, or those and all passage rows."""
+"""Which rows of the last layer are read: each pair's first row, or that and all passage rows."""
 
 
 def read_alone(layers: Sequence[Layer], x_ND: Tensor, texts: Pairs) -> Tensor:
@@ -33,16 +33,16 @@ def read_alone(layers: Sequence[Layer], x_ND: Tensor, texts: Pairs) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a layer is to do."""
+    """Which rows a layer moves, and how."""
 
     rows: int
-    """Query rows of each pair that move."""
+    """The number of query rows of each pair that move."""
     passages: bool
-    """Do passage rows move?"""
+    """Whether passage rows move."""
     coded: bool = False
-    """Are passages attended to as codes?"""
+    """Whether passages are attended to as codes, without being restored."""
     final: bool = False
-    """Does no product read all of its rows?"""
+    """Whether no product reads all of the rows that come out."""
 
 
 class Crossing:
@@ -66,16 +66,21 @@ class Crossing:
         layers = self.weights.layers[self.weights.spec.split : self.last]
         for number, layer in enumerate(layers):
             last = number == len(layers) - 1
+            # Passage rows of the last layer are read only by spans, so without one they need not
+            # move.
             moves = not layer.frozen and not (last and rows_read == "first")
             fold = self.folded[number] if number < len(self.folded) else None
             rows = 1 if last else self.pairs.query
+            # Passages that no layer has changed can be attended to as codes, if that is cheaper.
             fits = codes.fits(rows, self.pairs.query, layer.shape, z_NW.shape[1])
             coded = fold is not None and not moves and x.passage is None and fits
             if (moves or (last and not coded)) and x.passage is None:
                 x = self._restored(x, z_NW)
+            # Rows that no product reads need no fp8 copy.
             final = last or (number == len(layers) - 2 and rows_read == "first")
             step = Step(rows=rows, passages=moves, coded=coded, final=final)
             moved = _move(layer, x, fold, z_NW, self.pairs, step)
+            # Frozen passages go on to the next layer as they came.
             if not moves and x.passage is not None:
                 moved = Joined(query=moved.query, passage=x.passage, pair_rows=moved.pair_rows)
             x = moved
@@ -87,8 +92,10 @@ class Crossing:
     def _start(self, query_QD: Tensor, z_NW: Tensor) -> Joined:
         plain = self.restore is None
         x = Joined.of(query_QD, len(query_QD), pair_rows=self.pairs.query, shared=True)
+        # States that need no restoring are rows already.
         x = replace(x, passage=z_NW, whole=None) if plain else x
         tables = self.weights.cross_embedding
+        # With folded maps the codes stay codes until a layer moves them.
         if tables is None and (plain or self.folded):
             return x
         x = x if x.passage is not None else self._restored(x, z_NW)
@@ -106,6 +113,7 @@ class Crossing:
         room = tables.positions.num_embeddings - tables.start - 1
         query_Q = torch.arange(len(x.query), device=x.query.device) % pairs.query
         owner_N = pairs.owner_N()
+        # The passage follows its query's real rows, or stands where it was encoded.
         offset = spec.text.query_tokens if spec.positions == "offset" else pairs.asks[owner_N]
         passage_N = pairs.place_N(owner_N) + offset
         rows = []
@@ -132,6 +140,7 @@ def _move(
         y_MI = _first_attended(layer, x, pairs)
     else:
         y_MI = _attended(layer, x, fold, z_NW, pairs, rows=rows, passages=passages)
+    # fp8 pays from a number of rows on; below it rounding costs more than the product saves.
     eight = layer.up.eight is not None and len(y_MI) >= fp8.LEAST_ROWS
     change = _out(layer, y_MI, x.query.dtype)
     y = ops.add_norm(change, x, rows, pairs, layer.attention_norm, eight=eight)
@@ -140,14 +149,14 @@ def _move(
 
 
 def _out(layer: Layer, y_MI: Tensor, dtype: torch.dtype) -> Tensor:
-    """What attention adds to each row."""
+    """The change that attention adds to each row."""
     if layer.out.eight is None or y_MI.dtype != fp8.E4M3:
         return ops.linear(y_MI, layer.out)
     return fp8.linear(fp8.times(y_MI, fp8.ATTENDED), layer.out.eight, dtype)
 
 
 def _fed(layer: Layer, y: Joined) -> Tensor:
-    """What the feed-forward layer adds to each row."""
+    """The change that the feed-forward block adds to each row."""
     assert y.whole is not None
     if y.rounded is None or layer.up.eight is None or layer.down.eight is None:
         return ops.linear(ops.linear_active(y.whole, layer.up, layer.activation), layer.down)
@@ -165,8 +174,9 @@ def _attended(
     rows: int,
     passages: bool,
 ) -> Tensor:
-    """What the moving rows gather from their pair, `[M,I]`."""
+    """`[M,I]` values that the moving rows gather from their pair."""
     inner = layer.shape.inner
+    # When every row moves, one product gives queries, keys and values.
     if passages and rows == pairs.query:
         whole = _mapped(x, layer.qkv, fold, z_NW)
         q, k, v = (_columns(whole, x, i * inner, inner) for i in range(3))
@@ -187,26 +197,30 @@ def _attended(
 
 
 def _first_attended(layer: Layer, x: Joined, pairs: Pairs) -> Tensor:
-    """What each pair's first row gathers, `[P,I]`, without keys and values.
+    """`[P,I]` values that each pair's first row gathers, computed without keys and values.
 
     With `k = W_k x + b_k`, a score is `q·k = (W_k' q)·x` plus the same number for every key, which softmax
     does not see; and values are averaged before `W_v`, not after. So one row a head is mapped, not every key.
     """
     heads, width = layer.shape.heads, layer.shape.width
+    # [P,H·K] -> [H,P,K]
     q_HPK = ops.linear(x.first(), layer.query).view(-1, heads, width).transpose(0, 1)
     key_HKD, value_HKD = layer.key_value.weight.view(2, heads, width, -1)
+    # W_k' q: the query in the space of the rows.
     asking_HPD = torch.bmm(q_HPK, key_HKD)
+    # A shared query has one mapped row, which each of its pairs takes.
     asking_HPD = asking_HPD[:, pairs.asker] if x.shared else asking_HPD
     mean_HPD = ops.attend_rows(asking_HPD, x, pairs, 1 / math.sqrt(width))
     y_PI = torch.bmm(mean_HPD, value_HKD.transpose(1, 2)).transpose(0, 1).flatten(1)
     bias = layer.key_value.bias
+    # Softmax weights sum to 1, so the value bias is added whole.
     return y_PI if bias is None else y_PI + bias[layer.shape.inner :]
 
 
 def _codes_attended(
     layer: Layer, x: Joined, fold: Linear, z_NW: Tensor, pairs: Pairs, *, rows: int
 ) -> Tensor:
-    """What `rows` query rows of each pair gather where passages are still as stored, `[P·rows,I]`."""
+    """`[P·rows,I]` values that query rows of each pair gather while passages are still codes."""
     inner = layer.shape.inner
     every = rows == pairs.query
     by = layer.qkv if every else layer.key_value
@@ -232,6 +246,7 @@ def _mapped(x: Joined, by: Linear, fold: Linear | None, z_NW: Tensor | None) -> 
     passage, passage_by = source
     assert passage is not None and passage_by is not None
     rows = len(x.query)
+    # One buffer for both sides: attention reads them as neighbours.
     whole = x.query.new_empty(rows + len(passage), len(by.weight))
     ops.linear(x.query, by, out=whole[:rows])
     ops.linear(passage, passage_by, out=whole[rows:])

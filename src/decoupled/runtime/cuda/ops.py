@@ -21,15 +21,15 @@ from decoupled.runtime.cuda.fp8 import ATTENDED, E4M3, LARGEST, Linear8, Rounded
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Linear:
-    """`x @ weight.T + bias`."""
+    """A linear layer `x @ weight.T + bias`."""
 
     weight: Tensor
     bias: Tensor | None
     eight: Linear8 | None = None
-    """The same in eight bits, for rows that come so."""
+    """The same layer in fp8, for rows that come in fp8."""
 
     def rows(self, first: int, last: int) -> Linear:
-        """Some of the outputs; a view."""
+        """The layer with some of its outputs; a view."""
         bias = None if self.bias is None else self.bias[first:last]
         eight = None if self.eight is None else self.eight.rows(first, last)
         return Linear(weight=self.weight[first:last], bias=bias, eight=eight)
@@ -51,18 +51,19 @@ RIDES = True
 
 
 def linear(x_MC: Tensor, by: Linear, out: Tensor | None = None) -> Tensor:
-    """The map of each row, into `out` where it is given. The bias rides on the matrix product."""
+    """The linear layer of each row, into `out` where it is given; one fused call adds the bias."""
     if by.bias is None:
         return torch.mm(x_MC, by.weight.T, out=out)
     return torch.addmm(by.bias, x_MC, by.weight.T, out=out)
 
 
 def linear_active(x_MC: Tensor, by: Linear, activation: Activation) -> Tensor:
-    """The map and an activation.
+    """The linear layer followed by an activation.
 
     On a GPU, GELU and ReLU ride on the matrix product too. That GELU is the tanh form: at most 5e-4 from
     the exact one, where bf16 itself rounds by up to 4e-3 of a value.
     """
+    # cuBLAS applies these activations as it writes the product, which saves a pass over memory.
     rides = RIDES and activation in ("gelu", "gelu_tanh", "relu")
     if x_MC.is_cuda and by.bias is not None and rides:
         gelu = activation != "relu"
@@ -73,9 +74,9 @@ def linear_active(x_MC: Tensor, by: Linear, activation: Activation) -> Tensor:
 def add_norm(
     change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm: Norm, *, eight: bool = False
 ) -> Joined:
-    """`norm(x + change)` for `moved` query rows of each pair, then for passage rows if there are more.
+    """`norm(x + change)` of `moved` query rows of each pair, then of passage rows if there are more.
 
-    With `eight`, in eight bits too.
+    With `eight`, the result carries an fp8 copy.
     """
     if change_MC.is_cuda:
         whole, rounded = _add_norm_cuda(change_MC, x, moved, pairs, norm, eight=eight)
@@ -92,6 +93,7 @@ def _add_norm(change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm: Norm
     if len(change_MC) > border:
         assert x.passage is not None
         parts.append(x.passage)
+    # The norm is computed in fp32, as in the kernel.
     total = (torch.cat(parts) + change_MC).float()
     weight, bias = norm.weight.float(), None if norm.bias is None else norm.bias.float()
     return F.layer_norm(total, weight.shape, weight, bias, norm.eps).to(change_MC.dtype)
@@ -118,6 +120,7 @@ def _add_norm_cuda(
     add_norm_kernel[(-(-rows // NORM_ROWS),)](
         change_MC,
         x.query,
+        # The kernel takes no missing pointers; what stands in is masked and never read.
         x.query if x.passage is None else x.passage,
         norm.weight,
         norm.weight if norm.bias is None else norm.bias,
@@ -144,7 +147,7 @@ def _add_norm_cuda(
 
 @dataclass(frozen=True, kw_only=True)
 class ProductShape:
-    """Heads and their width."""
+    """The number of heads and their width."""
 
     heads: int
     width: int
@@ -167,8 +170,8 @@ def attend(
 ) -> Tensor:
     """`[M,H·K]`: each moving row attends to the real rows of its pair, those of both sides.
 
-    `q` holds `moved` query rows a pair, and passage rows where they move. With `eight`, what comes back is
-    multiplied by `fp8.ATTENDED` and of that type.
+    `q` holds `moved` query rows a pair, and passage rows where they move. With `eight`, the result is fp8,
+    multiplied by `fp8.ATTENDED`.
     """
     if q.query.is_cuda or (q.passage is not None and q.passage.is_cuda):
         return _attend_cuda(q, k, v, moved, pairs, shape, eight=eight)
@@ -177,6 +180,7 @@ def attend(
 
     def heads_of(x: Joined, index_PT: Tensor) -> Tensor:
         rows = torch.cat([x.query] if x.passage is None else [x.query, x.passage])
+        # Padding may point past the buffer; the mask hides what it reads.
         flat = rows[index_PT.clamp(max=len(rows) - 1)]
         return flat.view(*index_PT.shape, shape.heads, shape.width).transpose(1, 2)
 
@@ -187,6 +191,7 @@ def attend(
     out = y_PHTK.new_zeros(rows, shape.inner)
     own = Joined(query=out[: pairs.count * moved], passage=q.passage, pair_rows=moved)
     to, _ = _pair_rows(own, pairs, moved, torch.tensor(moved))
+    # Only real rows are written, since passages of several pairs share one buffer without gaps.
     out[to[q_real]] = y_PHTK.transpose(1, 2).flatten(2)[q_real]
     return times(out, ATTENDED).values if eight else out
 
@@ -212,19 +217,19 @@ class KernelTile:
 
 
 FULL = KernelTile(rows=64, keys=64, warps=4, stages=3)
-"""For layers that move every row: three tiles cover a query and a passage of ordinary length."""
+"""The tile for layers that move every row: three of them cover a query and a passage of ordinary length."""
 FEW = KernelTile(rows=32, keys=64, warps=2, stages=3)
-"""For query rows only."""
+"""The tile for layers that move query rows alone."""
 ONE = KernelTile(rows=16, keys=64, warps=2, stages=3)
-"""For first rows only; the tensor cores take no fewer than 16."""
+"""The tile for first rows alone; the tensor cores take no fewer than 16."""
 
 
 MOST_HEADS = 16
-"""For `attend_rows`: its tensor cores take a row of each of so many at a time."""
+"""The most heads of `attend_rows`: its tensor cores take one row of each of so many at a time."""
 
 
 def tile_for(rows: int) -> KernelTile:
-    """The tile for so many rows a pair."""
+    """The tile for so many rows per pair."""
     return ONE if rows <= 16 else FEW if rows <= 32 else FULL
 
 
@@ -285,7 +290,7 @@ def _attend_cuda(
 
 
 def attend_rows(asking_HPD: Tensor, x: Joined, pairs: Pairs, scale: float) -> Tensor:
-    """`[H,P,D]`: each pair's asking rows attend to its real rows, which are keys and values as they are."""
+    """`[H,P,D]`: each pair's asking rows attend to its real rows, which are both keys and values."""
     if asking_HPD.is_cuda:
         return _attend_rows_cuda(asking_HPD, x, pairs, scale)
     assert x.passage is not None
@@ -304,6 +309,7 @@ def _attend_rows_cuda(asking_HPD: Tensor, x: Joined, pairs: Pairs, scale: float)
     heads, count, width = asking_HPD.shape
     assert x.passage is not None and asking_HPD.stride(2) == 1
     rows = torch.cat([x.query, x.passage]) if x.whole is None else x.whole
+    # Scores go through memory between two kernels: one that held whole rows would wait for memory.
     room, keys, columns = pairs.query + pairs.longest, 64, 128
     scores = rows.new_empty(count, room, MOST_HEADS, dtype=torch.float32)
     out = asking_HPD.new_empty(heads, count, width)
@@ -333,6 +339,7 @@ def segment_mean(x_NC: Tensor, pairs: Pairs) -> Tensor:
     if x_NC.is_cuda:
         return _segment_mean_cuda(x_NC, pairs)
     owner_N = pairs.owner_N()
+    # Rows past the last passage belong to nobody and must not enter a mean.
     real_N = torch.arange(len(x_NC)) < (pairs.start + pairs.length)[owner_N]
     total = x_NC.new_zeros(pairs.count, x_NC.shape[1], dtype=torch.float32)
     total.index_add_(0, owner_N[real_N], x_NC[real_N].float())

@@ -39,7 +39,7 @@ class PendingQuery(States):
         return self._encode().values
 
     def waits_for(self, reader: object) -> bool:
-        """Is it still without states, and made by this runtime, which may then read its ids?"""
+        """Whether it has no states yet and was made by this runtime, which may then read its ids."""
         return not self._encoded and reader is self._reader
 
     def select(self, which: npt.NDArray[np.int64] | Sequence[int]) -> States:  # type: ignore[override]

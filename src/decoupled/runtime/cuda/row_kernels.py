@@ -39,18 +39,22 @@ def score_rows_kernel(
     own = tl.load(asks + pair).to(tl.int32)
     keys = own + tl.load(length + pair).to(tl.int32)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
+    # The grid covers the longest pair; this one has fewer keys.
     if tl.program_id(1) * BN >= keys:
         return
     first = tl.load(start + pair)
     begin = (tl.load(asker + pair).to(tl.int32) if SHARED else pair) * pair_rows
     h = tl.arange(0, BH)
+    # In 64 bits: pairs x width may exceed 2^31.
     asking_H = asking + h * asking_head + pair.to(tl.int64) * asking_pair
+    # Keys are the query's own rows, then the passage's rows, which start after all query rows.
     row_N = tl.where(n < own, begin + n, border + first + (n - own))
     score_NH = tl.zeros([BN, BH], tl.float32)
     for d0 in range(0, WIDTH, BD):
         c = d0 + tl.arange(0, BD)
         real = (n < keys)[:, None] & (c < WIDTH)[None, :]
         x_ND = tl.load(x + row_N[:, None] * WIDTH + c[None, :], mask=real, other=0.0)
+        # BH is 16 for the tensor cores; rows of heads that are not there read zeros.
         live = (h < HEADS)[:, None] & (c < WIDTH)[None, :]
         asking_HD = tl.load(asking_H[:, None] + c[None, :], mask=live, other=0.0)
         score_NH = tl.dot(x_ND, tl.trans(asking_HD), score_NH)
@@ -89,6 +93,7 @@ def gather_rows_kernel(
     h = tl.arange(0, BH)
     c = tl.program_id(1) * BD + tl.arange(0, BD)
     from_H = scores + pair.to(tl.int64) * room * BH + h
+    # First the largest score of each head, then the sums.
     peak_H = tl.full([BH], float("-inf"), tl.float32)
     for n0 in range(0, keys, BN):
         n = n0 + tl.arange(0, BN)

@@ -44,20 +44,20 @@ from decoupled.runtime.cuda.staging import packed, padded, staged, staged_bytes,
 from decoupled.runtime.cuda.weights import DeviceWeights, Restore, arrange, unsupported_reason
 
 ENCODE_ROWS = 65_536
-"""Rows that are read alone at a time."""
+"""Rows of one chunk of texts that are read alone."""
 CROSS_ROWS = 262_144
 """Rows of a chunk of pairs, about 1,500 of ordinary length. Larger products come closer to what a device can
 do: at 33,792 rows a thousand pairs took 17% longer."""
 NONE: Ids = np.zeros(0, np.int32)
 LAYERS_AT_ONCE = 3
-"""Of texts that are read alone, to a graph: the device begins with these while the next are launched."""
+"""Layers per graph of texts that are read alone: the device starts while the next ones are launched."""
 ENCODE_GRAPH_ROWS = 4096
-"""Up to so many rows texts that are read alone run as a graph: the queries of a batch."""
+"""Rows up to which texts that are read alone run as a graph, such as the queries of a batch."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PassageDecoding:
-    """How passages of one form become rows."""
+    """How passages of one layout become rows."""
 
     layout: CodeLayout
     decode: Decoder
@@ -73,9 +73,9 @@ class CudaRuntime:
 
     mixes = True
     callers = 2
-    """One prepares a batch while that of the other is computed."""
+    """Callers at once: one prepares a batch while that of the other is computed."""
     token_budget = 1 << 21
-    """All that comes: batches are cut here, where cutting them costs no wait."""
+    """Batches are cut to size here, where cutting them costs no wait, so callers may send all they have."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class CudaRuntime:
         return states[: chunk.tokens], pooled[:count]
 
     def _reading_room(self, chunk: Chunk) -> Room:
-        """Of texts that are read alone: few sizes, since these rows are few and cost little."""
+        """The sizes of a graph for texts read alone: few different ones, since these rows are cheap."""
         count, tokens, longest = chunk.last - chunk.first, chunk.tokens, chunk.longest
         if not self._encoding.graphs.enabled or tokens > ENCODE_GRAPH_ROWS:
             return Room(count, 0, 0, tokens, longest, graph=False)

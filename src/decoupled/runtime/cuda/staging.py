@@ -15,7 +15,7 @@ from decoupled.runtime.cuda.batch import Chunk, Room
 
 
 def staged(array: npt.NDArray[np.generic], *, pinned: bool) -> Tensor:
-    """The array itself."""
+    """The array as a tensor, in pinned memory where a GPU will copy it."""
     tensor = torch.from_numpy(array)
     if not pinned:
         return tensor
@@ -32,6 +32,7 @@ def packed(
     sent: bool = False,
 ) -> Tensor:
     """The numbers of a chunk's pairs and `width` tokens, for one copy to the device."""
+    # Five numbers describe each pair (`Chunk.write`); one transfer is faster than two small ones.
     size = 5 * room.pairs
     both = torch.empty(size + width, dtype=torch.int64, pin_memory=pinned)
     flat = both.numpy()
@@ -42,12 +43,12 @@ def packed(
 
 
 def unpacked(flat: Tensor, room: Room) -> tuple[Tensor, Tensor]:
-    """What `packed` put together."""
+    """The numbers of the pairs `[5,P]` and the token ids that `packed` put together."""
     return flat[: 5 * room.pairs].view(5, -1), flat[5 * room.pairs :]
 
 
 def staged_bytes(passages: States | Encoded, chunk: Chunk, rows: int, *, pinned: bool) -> Tensor:
-    """The bytes of a chunk's passages, `[rows, bytes]`, the last of them anything."""
+    """The bytes of a chunk's passages, `[rows, bytes]`; rows after the last passage are undefined."""
     first = int(passages.starts[chunk.first])
     values = np.ascontiguousarray(passages.values[first : first + chunk.tokens])
     values = values.view(np.uint8)
@@ -57,7 +58,7 @@ def staged_bytes(passages: States | Encoded, chunk: Chunk, rows: int, *, pinned:
 
 
 def padded(query: States, chunk: Chunk, room: Room) -> npt.NDArray[np.float32]:
-    """`[G,Q,W]`: the queries of a chunk, and zeros."""
+    """`[G,Q,W]`: the queries of a chunk, padded with zeros."""
     asking = query if len(query) == len(chunk.queries) else query.select(chunk.queries)
     query_GQW = np.zeros((room.queries, room.query, query.values.shape[1]), np.float32)
     query_GQW[: len(asking)], _ = asking.pad(room.query)

@@ -42,7 +42,7 @@ WIDEST_HEAD = 128
 
 @singledispatch
 def declined(kind: Attention) -> str | None:
-    """Why the fast path cannot compute this attention; None for a kind that is registered here and fits."""
+    """Why the fast path cannot compute this attention; None for a registered kind that it can compute."""
     return f"it lacks {kind.kind} attention"
 
 
@@ -67,6 +67,7 @@ def unsupported_reason(spec: ModelSpec) -> str | None:
         if layer.ffn.gated:
             return "its feed-forward layers are gated"
     blocks = [block for stack in spec.stacks.values() for block in stack.blocks]
+    # Folding needs whole matrices; low-rank and quantised ones run through torch.
     if any(block.linear != WHOLE or not block.part.alike for block in blocks):
         return "some of its matrices are low-rank or quantised"
     if spec.encoder.final_norm is not None:
@@ -80,10 +81,10 @@ def unsupported_reason(spec: ModelSpec) -> str | None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layer:
-    """The parameters of one layer."""
+    """The parameters of one layer, fused as the kernels read them."""
 
     qkv: Linear
-    """Query, key and value maps in one, in this order."""
+    """The query, key and value maps as one layer, in this order."""
     out: Linear
     up: Linear
     down: Linear
@@ -92,7 +93,7 @@ class Layer:
     activation: Activation
     shape: ProductShape
     frozen: bool
-    """Do passage rows stay as they are?"""
+    """Whether passage rows stay as they are."""
 
     @property
     def query(self) -> Linear:
@@ -107,50 +108,53 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Restore:
-    """Codes to the rows that the cross component starts from, and folded into its first layers' maps."""
+    """How codes become rows of the cross component, also folded into the maps of its first layers."""
 
     states: Linear
-    """`[D,W]`."""
+    """`[D,W]` map from codes to rows."""
     folded: tuple[Linear, ...]
-    """Query, key and value maps of the codes, for each layer up to the first that moves passage rows."""
+    """Query, key and value maps of codes, for each layer up to the first that moves passage rows."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DeviceWeights:
-    """Everything on the device."""
+    """All weights of a model on the device."""
 
     spec: ModelSpec
     device: torch.device
     dtype: torch.dtype
     embedding: Embedding
-    """Of fp32; its rows are few, and they decide all that follows."""
+    """The embedding in fp32: its rows are few, and everything depends on them."""
     layers: tuple[Layer, ...]
     down: Linear | None
     up: Linear | None
     vector: Tensor | None
     vector_layers: tuple[Layer, ...]
-    """Those that the vector alone needs."""
+    """The layers that only the first-stage vector has."""
     cross_embedding: CrossEmbedding | None
     heads: dict[HeadKind, Head]
     exits: dict[str, Head]
-    """By the layer after which each stands."""
-    """Of fp32: they cost nothing, and their outputs are compared."""
+    """Heads of the exits by the layer that each stands after; in fp32, since their outputs are compared."""
     exact_qkv: tuple[Linear, ...]
-    """Of each cross layer, fp32 on the CPU, for `restore`."""
+    """Query, key and value maps of each cross layer in fp32 on the CPU, for `restore`."""
     exact_up: Linear | None
 
     def restore(self, affine: Affine | None) -> Restore | None:
-        """How codes become passage rows: through the codec's matrix, the model's own, both, or none."""
+        """The map from codes to passage rows: the codec's matrix, the model's own, both, or neither."""
         matrix_WD, bias_D = _compose(affine, self.exact_up)
         if matrix_WD is None or bias_D is None:
             return None
         folded = []
+        # Tables that are added to the rows stand between the codes and the maps, so nothing can be
+        # folded.
         if self.cross_embedding is None:
             layers = self.layers[self.spec.split :]
             for layer, exact in zip(layers, self.exact_qkv, strict=True):
+                # W(M'z + b) + c = (W M')z + (W b + c).
                 bias = bias_D @ exact.weight.T
                 bias = bias if exact.bias is None else bias + exact.bias
                 folded.append(self._place((matrix_WD @ exact.weight.T).T, bias))
+                # After a layer that moves the passages they are no longer linear in the codes.
                 if not layer.frozen:
                     break
         return Restore(states=self._place(matrix_WD.T, bias_D), folded=tuple(folded))
@@ -198,7 +202,7 @@ def arrange(
 
 
 def _compose(affine: Affine | None, up: Linear | None) -> tuple[Tensor | None, Tensor | None]:
-    """`x_D = z_W @ matrix + bias`, for the codec's map followed by the model's."""
+    """The matrix and bias of `x_D = z_W @ matrix + bias`: the codec's map followed by the model's."""
     matrix_WD = bias_D = None
     if affine is not None:
         matrix_WD = torch.from_numpy(np.ascontiguousarray(affine.matrix))
@@ -213,7 +217,7 @@ def _compose(affine: Affine | None, up: Linear | None) -> tuple[Tensor | None, T
 def _linear(
     maps: Sequence[nn.Linear], device: torch.device, dtype: torch.dtype, *, eight: bool = False
 ) -> Linear:
-    """Several maps of the same rows as one."""
+    """One layer that computes several maps of the same rows."""
     weight = torch.cat([m.weight.detach() for m in maps]).to(device)
     biases = [m.bias.detach() for m in maps if m.bias is not None]
     bias = torch.cat(biases).to(device, dtype) if biases else None
@@ -223,7 +227,7 @@ def _linear(
 
 
 def _norm(norm: nn.LayerNorm, device: torch.device) -> Norm:
-    """In fp32, as it is computed."""
+    """The norm in fp32, as it is computed."""
     bias = None if norm.bias is None else norm.bias.detach().float().to(device)
     return Norm(weight=norm.weight.detach().float().to(device), bias=bias, eps=norm.eps)
 

@@ -66,6 +66,7 @@ def export_int8(
 
 def spread(pairs: Sequence[tuple[str, str]], limit: int) -> list[tuple[str, str]]:
     """At most `limit` pairs, evenly from the whole list."""
+    # Neighbours in a file are often alike, so pairs are taken from all over it.
     step = max(1, len(pairs) // limit)
     return list(islice(pairs[::step], limit))
 
@@ -101,7 +102,7 @@ def calibrate(
 
 
 class _Observed:
-    """A component that also tells the least, largest and mean of each channel that its layers read."""
+    """A component that also reports the minimum, maximum and mean of each channel that its layers read."""
 
     def __init__(self, model: ov.Model) -> None:
         self._compiled = core().compile_model(model, "CPU", settings())
@@ -110,9 +111,10 @@ class _Observed:
         self.seen: dict[str, list[Array]] = {}
 
     def __call__(self, inputs: list[Array]) -> Array:
-        """The first output."""
+        """Run the component, record the observed channels, and return the first output."""
         outputs = self._compiled(inputs)
         for name, place in self._places.items():
+            # A copy: OpenVINO reuses the memory of its outputs.
             self.seen.setdefault(name, []).append(np.array(outputs[place]))
         return np.array(outputs[0])
 
@@ -136,6 +138,7 @@ def save_ranges(model: Path, ranges: dict[str, Range], facts: dict[str, str]) ->
     """Write the ranges into a model folder, in one step, with how they were made."""
     file = model / folder.EXPORTED
     file.parent.mkdir(exist_ok=True)
+    # Renamed when complete: a reader sees the old ranges or the new ones, never half a file.
     fresh = file.with_suffix(".new")
     tensors = {
         f"{tap}#{name}": value for tap, r in ranges.items() for name, value in vars(r).items()

@@ -58,7 +58,7 @@ def input_model(
 ) -> ov.Model:
     """`ids_BT, lengths_B, first, kind` to `states_BTW, vectors_BV`, for the inputs that `input_arrays` makes.
 
-    Both sides have the same graph unless only one of them is squeezed by a learned projection.
+    Both sides have the same graph unless a learned projection applies to one of them alone.
     """
     graph = _graph(spec, tensors, ranges, observe=observe)
     ids_BT = parameter("ids", [-1, -1], "int32")
@@ -108,7 +108,7 @@ def cross_model(
     queries, passages = size(query, 1), count(size(codes.inputs[0], 1))
     own = op.convert(query_length, "i64")
     start = integers(spec.text.query_tokens) if spec.positions == "offset" else own
-    # As above.
+    # Padding takes the last real position, as above.
     place_Q = op.minimum(count(queries), op.subtract(own, integers(1)))
     position_T = op.concat([place_Q, op.add(passages, start)], 0)
     shape = op.concat([size(lengths_B, 0), queries], 0)
@@ -128,6 +128,7 @@ def cross_model(
     named = {kind: f"heads.{kind}" for kind in heads}
     if last is not None:
         named, final = {"rank": f"{EXITS}{last}"}, spec.encoder.final_norm
+        # A pre-norm encoder normalises after its last layer, which an exit does not reach.
         y_BRD = graph.norm(y_BRD, "stack.norm", final) if final else y_BRD
     logits = [
         _head(graph, name, spec.head(kind), y_BRD, real_BT, want, queries)
@@ -149,7 +150,7 @@ def rows_for(heads: Sequence[HeadSpec]) -> Want:
 
 
 def _model(outputs: Sequence[Node], inputs: list[Node], graph: Graph) -> ov.Model:
-    """The model; when calibrating, with what is observed of each channel of each input."""
+    """The OpenVINO model; when calibrating, with reductions of each observed channel as further outputs."""
     results = [op.result(node) for node in outputs]
     axes = integers(0, 1)
     for tap, node in (graph.observed or {}).items():
@@ -178,10 +179,11 @@ def input_arrays(
 
 
 def _pooled(graph: Graph, spec: ModelSpec, x_BTD: Node, real_BT: Node) -> Node:
-    """A unit vector per text."""
+    """A unit vector per text: the mean of its states, through the learned map where there is one."""
     x_BD = _mean(x_BTD, real_BT)
     if spec.vector is not None:
         x_BD = op.matmul(x_BD, constant(graph.array("vector.weight")), False, True)
+    # The epsilon only matters for a text of zeros.
     return op.normalize_l2(x_BD, integers(1), 1e-24, "max")
 
 
@@ -192,7 +194,7 @@ def _mean(x_BTD: Node, real_BT: Node) -> Node:
 
 
 def _parts(graph: Graph, spec: ModelSpec, query: Node, codes: Codes) -> tuple[TokenPart, TokenPart]:
-    """Query and passage as wide as the layers."""
+    """Query and passage rows as wide as the layers, with the narrow codes that they come from."""
     query_part = TokenPart(value=query, tap="states.query", shared=True)
     read = TokenPart(value=codes.z, tap="codes" if codes.restore else "states.passage")
     if codes.restore is not None:
@@ -206,6 +208,7 @@ def _parts(graph: Graph, spec: ModelSpec, query: Node, codes: Codes) -> tuple[To
 
 def _widened(graph: Graph, part: TokenPart, up: LoadedLinear, tap: str) -> TokenPart:
     value = graph.linear(graph.source(part.value, part.tap), up)
+    # The codes are kept beside the states: layers may read them with folded matrices.
     narrow = {"narrow": part.value, "narrow_tap": part.tap}
     return TokenPart(value=value, tap=tap, up=up, shared=part.shared, **narrow)
 

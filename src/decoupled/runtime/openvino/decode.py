@@ -20,7 +20,7 @@ TYPES = {"fp32": "<f4", "fp16": "<f2", "int8": "i1", "int4": "u1", "residual": "
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Codes:
-    """Nodes that stand for stored passages: `z_BPC`, and the layer from it to the states."""
+    """Nodes of stored passages: the codes as numbers `z_BPC`, and the layer from them to the states."""
 
     inputs: list[Node]
     z: Node
@@ -43,6 +43,7 @@ def parameters(layout: CodeLayout) -> Codes:
     scale = op.convert(inputs[1], "f32")
     if layout.kind == "int8":
         return Codes(inputs=inputs, z=op.multiply(op.convert(codes, "f32"), scale), restore=restore)
+    # int4 codes are stored plus 8, so nibble 0 stands for -8.
     levels = tables.levels if tables else np.arange(-8, 8).astype(np.float32)
     z = op.multiply(_unpacked(codes, levels, _bits(layout), layout.width), scale)
     if tables is not None:
@@ -57,6 +58,7 @@ def arrays(layout: CodeLayout, bytes_BPX: npt.NDArray[np.uint8]) -> list[Array]:
 
     def cut(at: int, dtype: str, count: int = 1) -> Array:
         end = at + count * np.dtype(dtype).itemsize
+        # A view of another type needs contiguous bytes.
         return np.ascontiguousarray(bytes_BPX[..., at:end]).view(dtype)
 
     arrays = [cut(layout.codes_at, TYPES[layout.kind], _code_width(layout))]
@@ -80,6 +82,7 @@ def _unpacked(codes_BPX: Node, levels: npt.NDArray[np.float32], bits: int, width
     """`[B,P,width]` values of packed codes: one lookup for all the codes of a byte."""
     table = constant(byte_table(levels, bits))
     values = op.gather(table, op.convert(codes_BPX, "i32"), constant(np.int64(0)))
+    # The last byte may hold codes that no coordinate has.
     whole = packed_width(width, bits) * (8 // bits)
     flat = op.reshape(values, integers(0, 0, whole), True)
     return flat if whole == width else rows(flat, 0, width, axis=2)

@@ -14,7 +14,7 @@ from decoupled.runtime.openvino.tokens import TokenPart, Tokens
 
 
 def embedded(graph: Graph, spec: ModelSpec, ids_BT: Node, position_T: Node, kind: Node) -> Node:
-    """`[B,T,D]` of tokens, positions and types: summed, normalised, widened."""
+    """`[B,T,D]` embeddings: tokens, positions and types, summed, normalised and widened."""
     table = spec.encoder.embedding
     x = token_rows(table.tokens, graph, table, ids_BT, position_T)
     if table.positions:
@@ -31,7 +31,7 @@ def embedded(graph: Graph, spec: ModelSpec, ids_BT: Node, position_T: Node, kind
 
 
 def cross_embedded(graph: Graph, spec: ModelSpec, tokens: Tokens, position_T: Node) -> Tokens:
-    """New position and segment tables at the start of the cross component."""
+    """The tokens with the position and segment tables of the cross component added."""
     start = constant(np.int64(spec.encoder.embedding.position_start))
     place_TD = table_rows(graph, "cross_embedding.positions", op.add(position_T, start))
     segments = graph.array("cross_embedding.segments.weight")
@@ -43,5 +43,6 @@ def cross_embedded(graph: Graph, spec: ModelSpec, tokens: Tokens, position_T: No
         if spec.cross_embed == "add_ln":
             x = graph.norm(x, "cross_embedding.norm", NormSpec())
         side = "query" if part.shared else "passage"
+        # Rows that were changed are no longer linear in the codes, so the new part has none.
         parts.append(TokenPart(value=x, tap=f"embedded.{side}", shared=part.shared))
     return Tokens(parts=tuple(parts), query=tokens.query, batch=tokens.batch)

@@ -29,13 +29,13 @@ class NodeFrame:
     _made: dict[Any, Node] = field(default_factory=dict)
 
     def cached(self, key: Any, make: Callable[[], Node]) -> Node:
-        """What `make` gives, once, however many layers ask."""
+        """Return what `make` gives, computed once however many layers ask."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
 
     def mask(self, window: int | None) -> Node:
-        """`[B,1,1|T,T]`, to be added to the scores."""
+        """`[B,1,1|T,T]` mask, 0 or `HIDDEN`, to be added to the scores."""
         return self.cached(("mask", window), lambda: self._mask(window))
 
     def _mask(self, window: int | None) -> Node:
@@ -57,6 +57,7 @@ class NodeFrame:
 
     def _angle(self, base: float, width: int) -> Node:
         step = np.arange(0, width, 2, dtype=np.float32)
+        # In fp32 throughout, as the torch model computes them.
         speed = np.float32(1.0) / np.float32(base) ** (step / np.float32(width))
         place = op.unsqueeze(op.convert(self.position, "f32"), integers(1))
         angle = op.multiply(place, constant(np.concatenate([speed, speed]).astype(np.float32)))
@@ -69,6 +70,7 @@ class NodeFrame:
 
     def _buckets(self, table: npt.NDArray[np.int64]) -> Node:
         reach = len(table) // 2
+        # Beyond the reach all distances share the outermost bucket.
         place = op.add(op.clamp(self.distance(), -reach, reach), constant(np.int64(reach)))
         return op.gather(constant(table), place, constant(np.int64(0)))
 
@@ -77,6 +79,7 @@ def bucket_table(buckets: int, max_distance: int) -> npt.NDArray[np.int64]:
     """DeBERTa's bucket of every distance from `-reach` to `reach`, beyond which it stays the same."""
     reach = max(max_distance, buckets) + 1
     distance = np.arange(-reach, reach + 1)
+    # The same formula as `log_bucket` of the torch model, tabulated.
     if max_distance:
         middle = buckets // 2
         near = np.abs(distance) < middle
@@ -90,7 +93,7 @@ def bucket_table(buckets: int, max_distance: int) -> npt.NDArray[np.int64]:
 
 
 def rotate(x_BHTK: Node, cos: Node, sin: Node, width: int) -> Node:
-    """Rotary positions."""
+    """Rotary positions: each half of a head turned against the other."""
     sizes = integers(width // 2, width - width // 2)
     left, right = op.variadic_split(x_BHTK, constant(np.int64(3)), sizes).outputs()
     turned = op.concat([op.negative(right), left], 3)

@@ -25,13 +25,13 @@ Tensors = Mapping[str, npt.NDArray[np.generic]]
 
 LEVELS = 256
 LEAST_WIDTH, LEAST_STEP = np.float32(1e-6), np.float32(1e-20)
-"""Channels that never move, and outputs without weights, still need a step."""
+"""Least range of a channel and least step of an output: what never moves still needs a divisor."""
 UNBOUNDED = 1e30
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Range:
-    """The least, the largest and the usual value of each channel that calibration saw."""
+    """The minimum, maximum and mean of each channel that calibration saw."""
 
     low: Floats
     high: Floats
@@ -40,23 +40,23 @@ class Range:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoadedLinear:
-    """`y = x @ weight_OI.T + bias_O`, in numpy: what a node is made of."""
+    """A linear layer `y = x @ weight_OI.T + bias_O` in numpy, from which a node is made."""
 
     weight: Floats | Codes
     bias: Floats | None = None
     scale: Floats | None = None
-    """`[O,1]` of weights that are integer codes."""
+    """`[O,1]` scales, where the weights are integer codes."""
     first: LoadedLinear | None = None
-    """Low-rank: this one is done to what the first one gives."""
+    """The first factor of a low-rank layer; this layer then reads its output."""
     name: str = ""
 
     @property
     def inputs(self) -> int:
-        """How many channels it reads."""
+        """The number of channels that it reads."""
         return self.weight.shape[1] if self.first is None else self.first.inputs
 
     def matrix(self) -> Floats:
-        """`[O,I]` in floats, whatever its form."""
+        """The whole matrix `[O,I]` in floats, whatever form it is held in."""
         weight = np.asarray(self.weight, np.float32)
         weight = weight if self.scale is None else weight * self.scale
         return weight if self.first is None else weight @ self.first.matrix()
@@ -68,15 +68,17 @@ class LoadedLinear:
         return replace(self, weight=self.weight[outputs], bias=bias, scale=scale)
 
     def columns(self, inputs: Any, *, bias: bool) -> LoadedLinear:
-        """The layer of some of its inputs, with its bias or without."""
+        """The layer restricted to some of its inputs, with its bias or without."""
         return replace(self, weight=self.weight[:, inputs], bias=self.bias if bias else None)
 
     def after(self, first: LoadedLinear) -> LoadedLinear:
-        """One layer that does `first` and then this one."""
+        """The layer that computes `first` and then this one."""
+        # Multiplied out, it would cost more than the factors where the rank is below the inputs.
         if self.first is not None and first.inputs > self.weight.shape[1]:
             return replace(self, first=self.first.after(first))
         weight, bias = self.matrix(), self.bias
         if first.bias is not None:
+            # W2(W1 x + b1) + b2 = (W2 W1)x + (W2 b1 + b2).
             moved = weight @ first.bias
             bias = moved if bias is None else bias + moved
         return LoadedLinear(weight=weight @ first.matrix(), bias=bias)
@@ -84,11 +86,11 @@ class LoadedLinear:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NodeSource:
-    """An input of linear layers. Rounded, it stands for `node * step_I + low_I`."""
+    """An input of linear layers. Where it is rounded, its values are `node * step_I + low_I`."""
 
     node: Node
     tap: str = ""
-    """What its range is called."""
+    """The name of its range."""
     seen: Range | None = None
     step: Floats | None = None
 
@@ -101,10 +103,10 @@ class Graph:
     ranges: Mapping[str, Range] = field(default_factory=dict)
     observed: dict[str, Node] | None = None
     quantised: Mapping[str, tuple[LinearSpec, int]] = field(default_factory=dict)
-    """Form and inputs of the matrices that the model keeps quantised."""
+    """The form and the number of inputs of the matrices that the model keeps quantised."""
 
     def array(self, name: str) -> Floats:
-        """A tensor of the model."""
+        """The tensor of that name, in fp32."""
         try:
             return np.asarray(self.tensors[name], np.float32)
         except KeyError:
@@ -149,7 +151,7 @@ class Graph:
         return NodeSource(node=rounded, tap=tap, seen=seen, step=step)
 
     def linear(self, source: NodeSource, layer: LoadedLinear) -> Node:
-        """The layer applied to the last axis. Rounded weights act only on what differs from the usual."""
+        """The layer applied to the last axis. Rounded weights act only on the deviation from the mean."""
         if layer.first is not None:
             between = self.linear(source, layer.first)
             tap = f"{source.tap}>{layer.name}"
@@ -159,9 +161,12 @@ class Graph:
             y = op.matmul(source.node, self._weight(layer), False, True)
             return y if layer.bias is None else op.add(y, constant(layer.bias))
         matrix = layer.matrix()
+        # The steps of the channels move into the weights, so the product reads plain bytes.
         scaled = matrix * step
         step_O1 = np.maximum(np.abs(scaled).max(1, keepdims=True) / np.float32(127), LEAST_STEP)
         codes = np.rint(scaled / step_O1)
+        # y = W mean + W_q (x - mean): the mean passes through exact weights, only the rest through
+        # codes.
         bias = matrix @ seen.mean + (codes * step_O1) @ ((seen.low - seen.mean) / step)
         bias = bias if layer.bias is None else bias + layer.bias
         rounded = LoadedLinear(weight=codes.astype(np.int8), scale=step_O1)
@@ -174,13 +179,13 @@ class Graph:
         return op.multiply(op.convert(constant(layer.weight), "f32"), constant(layer.scale))
 
     def plain(self, node: Node, layer: LoadedLinear) -> Node:
-        """A layer that never runs on bytes: the few outside of the layers."""
+        """A layer that always runs in floats, as the few outside the stack do."""
         return self.linear(
             NodeSource(node=node), LoadedLinear(weight=layer.matrix(), bias=layer.bias)
         )
 
     def apply(self, node: Node, name: str, tap: str) -> Node:
-        """One named layer of one input."""
+        """The named layer applied to one input."""
         return self.linear(self.source(node, tap), self.load(name))
 
     def norm(self, x: Node, name: str, spec: NormSpec) -> Node:
@@ -203,17 +208,19 @@ ACTIVATIONS: dict[Activation, Callable[[Node], Node]] = {
 def unpacked(codes: npt.NDArray[np.generic], inputs: int) -> npt.NDArray[np.int8]:
     """Codes of 4 bits, two in a byte and the first one low, as bytes."""
     pairs = np.asarray(codes, np.uint8)
+    # The first code of a byte is the low one: [O,bytes,2] -> [O,inputs].
     both = np.stack([pairs & 15, pairs >> 4], -1).reshape(len(pairs), -1)[:, :inputs]
+    # Two's complement of four bits: 8..15 stand for -8..-1.
     return np.where(both > 7, both.astype(np.int8) - 16, both).astype(np.int8)
 
 
 def quantised_forms(spec: ModelSpec) -> dict[str, tuple[LinearSpec, int]]:
-    """Form and inputs of the matrices that are quantised."""
+    """The form and the number of inputs of each quantised matrix, by name."""
     return {name: (form, inputs) for name, form, inputs in _matrices(spec) if form.bits is not None}
 
 
 def rounded_matrices(spec: ModelSpec, tensors: Tensors) -> Tensors:
-    """The same weights with every matrix of floats as int8 codes, as `shrink` with `quantise` leaves them."""
+    """The same weights with every float matrix as int8 codes, as `shrink` with `quantise` leaves them."""
     lowered = dict(tensors)
     for name, _, _ in _matrices(spec):
         weight = lowered.pop(f"{name}.weight", None)
@@ -237,17 +244,17 @@ def _matrices(spec: ModelSpec) -> Iterator[tuple[str, LinearSpec, int]]:
 
 
 def constant(value: Any) -> Node:
-    """A constant with the array's own type, and its memory: tables of several components are there once."""
+    """A constant that shares the array's type and memory, so that components share their tables."""
     return op.constant(np.asarray(value, order="C"), shared_memory=True)
 
 
 def parameter(name: str, shape: Sequence[int], kind: str) -> Node:
-    """An input; -1 is a length that varies."""
+    """An input of the graph; -1 is a length that varies."""
     return op.parameter(PartialShape(list(shape)), Type(np.dtype(kind)), name=name)
 
 
 def integers(*values: int) -> Node:
-    """A shape or an axis list."""
+    """A constant for a shape or a list of axes."""
     return constant(np.array(values, np.int64))
 
 
@@ -257,7 +264,7 @@ def size(x: Node, axis: int) -> Node:
 
 
 def rows(x: Node, start: Node | int, stop: Node | int | None = None, axis: int = 1) -> Node:
-    """`x[:, start:stop]`."""
+    """`x[:, start:stop]`, or the same slice along another axis."""
     begin = integers(start) if isinstance(start, int) else start
     end = integers(np.iinfo(np.int32).max) if stop is None else stop
     end = integers(end) if isinstance(end, int) else end
@@ -265,12 +272,12 @@ def rows(x: Node, start: Node | int, stop: Node | int | None = None, axis: int =
 
 
 def count(length: Node) -> Node:
-    """`0, 1, 2…` as many as the `[1]` integer says."""
+    """`0, 1, 2…`, as many as the `[1]` integer says."""
     zero, one = constant(np.int64(0)), constant(np.int64(1))
     return op.range(zero, op.squeeze(length, integers(0)), one, "i64")
 
 
 @cache
 def core() -> ov.Core:
-    """The one of this process. Where several came and went, the next Ctrl-C was a segmentation fault."""
+    """The one OpenVINO core of this process: where several came and went, the next Ctrl-C crashed it."""
     return ov.Core()

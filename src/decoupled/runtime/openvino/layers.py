@@ -49,7 +49,7 @@ class NodeStack:
     graph: Graph
     frame: NodeFrame
     prefix: str = ""
-    """What the names of its tensors and ranges begin with."""
+    """Prefix of the names of its tensors and ranges."""
 
     def run(self, tokens: Tokens, *, first: int, last: int, want: Want, crossing: bool) -> Node:
         """Layers `first..last-1`; `[B,R,D]`, the wanted rows of the last one.
@@ -63,6 +63,7 @@ class NodeStack:
             frozen = crossing and layer.passage == "frozen"
             final = number == last - 1
             if frozen:
+                # Passage rows only serve as keys and values here, and stay a part of their own.
                 tokens = tokens.divided()
                 only: Want = "first" if final and want == "first" else "query"
                 moved = self._layer(tokens, number, only, relative)
@@ -72,6 +73,7 @@ class NodeStack:
                 tokens = replace(tokens, parts=(part, tokens.parts[1]))
                 taken = "all"
             else:
+                # Only the last layer may leave rows out; all others are read by the layer above.
                 taken = want if final else "all"
                 moved = self._layer(tokens, number, taken, relative)
                 part = TokenPart(value=moved, tap=f"{self.prefix}{number + 1}.in")
@@ -111,7 +113,7 @@ class NodeStack:
         return self._feed_forward(y_BRD, number)
 
     def _normed(self, tokens: Tokens, layer: LayerSpec, name: str, number: int) -> Tokens:
-        """What the attention reads: the rows themselves, or their norm."""
+        """The rows that the attention reads: as they are, or normalised."""
         if layer.order == "post" or not layer.attention_norm:
             return tokens
         parts = tuple(
@@ -130,10 +132,12 @@ class NodeStack:
         normed = graph.norm(x_BRD, f"{name}.norm", layer.norm) if layer.order == "pre" else x_BRD
         source = graph.source(normed, f"{self.prefix}{number}.ffn")
         down = graph.load(f"{name}.down")
+        # Of a low-rank output layer, the first factor reads the hidden units.
         reader = down.first or down
         read: list[Node] = []
         for units, tap in self._units(number):
             hidden = self._hidden(source, number, units)
+            # The bias must be added once, so only the first group of units carries it.
             part = reader.columns(units, bias=not read)
             read.append(graph.linear(graph.source(hidden, tap, units), part))
         if down.first is not None:
@@ -153,11 +157,12 @@ class NodeStack:
         return op.multiply(hidden, graph.linear(source, graph.load(f"{name}.gate").select(units)))
 
     def _units(self, number: int) -> list[tuple[Units, str]]:
-        """The hidden units and the name of their range; the few that reach far apart, and not rounded."""
+        """Hidden units with the name of their range; the few that reach far are a group of their own."""
         tap = f"{self.prefix}{number}.down"
         seen = self.graph.ranges.get(tap)
         if seen is None or len(seen.low) <= 2 * WILD:
             return [(slice(None), tap)]
+        # By falling width of the range: low - high is most negative for the widest.
         order = np.argsort(seen.low - seen.high, kind="stable")
         wild, calm = np.sort(order[:WILD]), np.sort(order[WILD:])
         return [(calm, tap), (wild, "")]

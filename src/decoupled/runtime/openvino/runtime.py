@@ -51,9 +51,9 @@ Indices = npt.NDArray[np.int64]
 BATCH, LEAST_BATCH = 1024, 128
 """Tokens of a small batch: a larger one gains nothing and pads more, a smaller one takes hardly less time."""
 ENCODE_BATCH = 512
-"""The same for texts that are read alone."""
+"""Tokens of a small batch of texts that are read alone."""
 FEW = 2 * BATCH
-"""Tokens up to which padding to one of few shapes takes less than a new shape: `ask`, not `search`."""
+"""Tokens up to which padding to few shapes is cheaper than compiling a new one: `ask`, not `search`."""
 KERNELS = 128
 """Kernels that a core keeps of a component. Each is made for one shape and takes about 0.3 MB; by default
 there are 5,000, which came to gigabytes. oneDNN's own 1,024 of the process stay: fewer made all slower."""
@@ -98,12 +98,12 @@ class OpenVinoRuntime:
 
     @property
     def callers(self) -> int:
-        """A caller for each core."""
+        """One caller per core."""
         return cores()
 
     @property
     def precision(self) -> str:
-        """What its matrix products run in."""
+        """The precision of its matrix products: `int8` or `fp32`."""
         return "int8" if self.ranges or self._rounds else "fp32"
 
     def tensors(self, prefix: str) -> dict[str, Array]:
@@ -165,6 +165,7 @@ class OpenVinoRuntime:
         query_length = len(query.values)
         tokens = passages.lengths + query_length
         few = int(tokens.sum()) <= FEW
+        # New shapes cost a compilation each, so small calls round their sizes more coarsely.
         query_1QW, _ = query.pad(rounded_up(query_length, STEP if few else QUERY_STEP))
         wide = query_1QW.shape[1]
 
@@ -183,24 +184,25 @@ class OpenVinoRuntime:
         return {kind: Ragged.concat(logits).select(back) for kind, logits in by_head}
 
     def keep(self, encoded: Encoded) -> None:
-        """Nothing: it reads our memory."""
+        """Return None: this runtime reads the caller's own memory."""
 
     def _spread(
         self, lengths: Indices, run: Callable[[Indices], T], tokens: int | None = None, *, few: bool
     ) -> tuple[list[T], Indices]:
-        """What `run` gives for each small batch, and the places that put their texts in order again."""
+        """The results of `run` for each small batch, and indices that put their texts back in order."""
         with self._calling() as alone:
             if tokens is None:
                 tokens = even_budget(lengths, cores() if alone else 1)
             batches = batches_by_length(lengths, tokens, powers=few)
             back = np.argsort(np.concatenate(batches), kind="stable")
+            # With several callers each core is busy already, and more threads would only compete.
             if len(batches) == 1 or not alone:
                 return [run(batch) for batch in batches], back
             return list(self._cores.map(run, batches)), back
 
     @contextmanager
     def _calling(self) -> Iterator[bool]:
-        """Count the callers; is this one the only one?"""
+        """Count the callers; yields whether this one is the only one."""
         with self._lock:
             alone = self._calling_now == 0
             self._calling_now += 1
@@ -211,13 +213,14 @@ class OpenVinoRuntime:
                 self._calling_now -= 1
 
     def _rest(self) -> str:
-        """What everything but the products of bytes runs in. Places and angles would not survive bf16."""
+        """The precision of everything but byte products; positions and angles would not survive bf16."""
         stacks = self.spec.stacks.values()
         placed = any(layer.attention.exact_positions for own in stacks for layer in own.layers)
         halves = self.precision == "int8" and not placed and cpu.multiplies_halves()
         return "bf16" if halves else "f32"
 
     def _component(self, key: object, build: Callable[[], ov.Model]) -> Compiled:
+        # Compiling takes seconds, so a second thread waits instead of compiling the same again.
         with self._lock:
             if key not in self._compiled:
                 self._compiled[key] = Compiled(build(), settings(self._rest(), rounds=self._rounds))
@@ -234,22 +237,24 @@ class Compiled:
             self._free.put(compiled.create_infer_request())
 
     def __call__(self, inputs: list[Array]) -> list[Array]:
-        """The outputs, as arrays of their own."""
+        """The outputs, copied into arrays of their own."""
         request = self._free.get()
         try:
             outputs = request.infer(inputs, share_inputs=True)
+            # A request reuses its output memory, and another thread may take the request next.
             return [np.array(outputs[place]) for place in range(len(outputs))]
         finally:
             self._free.put(request)
 
 
 def even_budget(lengths: Indices, count: int) -> int:
-    """Padded tokens of a batch of which each of so many cores gets several, so that all end together."""
+    """Padded tokens of a batch such that each of so many cores gets several batches and all end together."""
+    # About four batches a core: fewer leave cores idle at the end, more pay for small products.
     return min(BATCH, max(LEAST_BATCH, int(lengths.sum()) // (4 * count)))
 
 
 def coarse_step(tokens: int) -> int:
-    """What a number of tokens is rounded to where few shapes matter: four lengths for each doubling."""
+    """The multiple that token counts are rounded to where few shapes matter: four lengths per doubling."""
     return max(STEP, (1 << (tokens - 1).bit_length()) // 8)
 
 

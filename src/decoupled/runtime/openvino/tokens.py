@@ -15,7 +15,7 @@ from openvino import opset15 as op
 from decoupled.runtime.openvino.graph import Graph, LoadedLinear, NodeSource, integers, rows
 
 Want = Literal["all", "first", "query", "span"]
-"""Rows that a layer computes: all, the first, the query's, or the first and the passage's."""
+"""Which rows a layer computes: all, the first, the query's, or the first and the passage's."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,25 +24,26 @@ class TokenPart:
 
     value: Node
     tap: str
-    """What its range is called."""
+    """The name of its range."""
     narrow: Node | None = None
     up: LoadedLinear | None = None
     narrow_tap: str = ""
     shared: bool = False
-    """One row of the batch for all pairs."""
+    """Whether one row of the batch serves all pairs."""
 
     def source(
         self, graph: Graph, layers: Sequence[LoadedLinear]
     ) -> tuple[NodeSource, list[LoadedLinear]]:
-        """The input that these layers are computed from most cheaply, and the layers of that input."""
+        """The cheapest input to compute these layers from, and the layers as functions of that input."""
         up = self.up
+        # In int8, codes without a measured range would have to run in floats.
         calibrated = not graph.ranges or self.narrow_tap in graph.ranges
         if self.narrow is None or up is None or not calibrated:
             return graph.source(self.value, self.tap), list(layers)
         return graph.source(self.narrow, self.narrow_tap), [linear.after(up) for linear in layers]
 
     def first(self) -> TokenPart:
-        """Its first row."""
+        """The part with only its first row."""
         narrow = None if self.narrow is None else rows(self.narrow, 0, 1)
         return replace(self, value=rows(self.value, 0, 1), narrow=narrow)
 
@@ -53,12 +54,12 @@ class Tokens:
 
     parts: tuple[TokenPart, ...]
     query: Node
-    """`[1]`, how many rows are the query's."""
+    """`[1]`: the number of rows of the query."""
     batch: Node
-    """`[1]`, how many pairs there are."""
+    """`[1]`: the number of pairs."""
 
     def take(self, want: Want) -> Tokens:
-        """The wanted rows."""
+        """The tokens with only the wanted rows."""
         if want == "all":
             return self
         if len(self.parts) == 2:
@@ -75,7 +76,7 @@ class Tokens:
         return replace(self, parts=(part.first(), passage))
 
     def divided(self) -> Tokens:
-        """Query and passage as two parts."""
+        """The tokens with query and passage as two parts."""
         if len(self.parts) == 2:
             return self
         (part,) = self.parts
@@ -88,7 +89,7 @@ class Tokens:
         return self.join([part.value for part in self.parts])
 
     def join(self, nodes: Sequence[Node]) -> Node:
-        """What was computed from each part, as one sequence."""
+        """Values that were computed from each part, joined as one sequence."""
         if len(nodes) == 1:
             return nodes[0]
         spread = [
@@ -98,12 +99,12 @@ class Tokens:
         return op.concat(spread, 1)
 
     def spread(self, node: Node) -> Node:
-        """A shared `[1,T,…]` for each pair of the batch."""
+        """A shared `[1,T,…]` node repeated for each pair of the batch."""
         shape = op.concat([self.batch, integers(1, 1)], 0)
         return op.broadcast(node, shape, broadcast_spec="BIDIRECTIONAL")
 
     def linear(self, graph: Graph, layers: Sequence[LoadedLinear]) -> list[Node]:
-        """Each layer of all rows: `[B,T,O]`."""
+        """Each layer applied to all rows: `[B,T,O]`."""
         products: list[list[Node]] = [[] for _ in layers]
         for part in self.parts:
             source, fitting = part.source(graph, layers)
@@ -113,7 +114,7 @@ class Tokens:
 
 
 def take_rows(x: Node, want: Want, query: Node, axis: int) -> Node:
-    """The wanted rows of what is computed for every row, along an axis."""
+    """The wanted rows, along an axis, of a node that has every row."""
     if want == "all":
         return x
     first = rows(x, 0, 1, axis)

@@ -15,11 +15,11 @@ from decoupled.model.states import Ragged
 from decoupled.train.data.examples import Examples
 
 POOL = 64
-"""Batches among which texts are sorted by length; larger pads less and mixes less."""
+"""The number of batches among which texts are sorted by length; more pads less and mixes less."""
 ROUND = 8
-"""Widths are multiples of this, which the matrix units like."""
+"""Padded widths are multiples of this, which suits the matrix units of processors."""
 COARSE = 32
-"""Those of long texts on a GPU are multiples of this."""
+"""On a GPU, padded widths of long texts are multiples of this."""
 
 Groups = npt.NDArray[np.int64]
 
@@ -35,21 +35,21 @@ class Batch:
     label: Tensor
     """`[B,2]`: start and end rows of a span, or a class, an option or a grade, and 0."""
     score: Tensor
-    """`[B]` scores to imitate, where the data has them."""
+    """`[B]` scores to imitate, where the data have them."""
     rows: Tensor
-    """`[B]` which example each pair is."""
+    """`[B]` the number of the example that each pair is."""
     per_group: int = 1
     query_repeat: int = 1
     passage_repeat: int = 1
     number: int = 0
-    """Which step of the run; decides what is drawn at random in it."""
+    """The number of the step in the run; it seeds what the step draws at random."""
     earlier_ids: Tensor | None = None
-    """`[W,B,P]` windows before the passages, the last one first, for a model that looks back."""
+    """`[W,B,P]` windows before the passages, the last one first, for a model with a memory of them."""
     earlier_real: Tensor | None = None
     heard: Tensor | None = None
-    """`[B,per_group]`: which of its group each pair hears in a hop; None is all of them."""
+    """`[B,per_group]`: which pairs of its group each pair hears in a hop; None is all of them."""
     tokens: tuple[int, int, int] | None = None
-    """`real_tokens` where they are known, so that nobody waits for a GPU to count."""
+    """The `real_tokens` where they are known, so that nobody waits for a GPU to count."""
 
     @property
     def real(self) -> tuple[Tensor, Tensor]:
@@ -71,6 +71,7 @@ class Batch:
     @property
     def links(self) -> Tensor | None:
         """`[B,B]`: which other passages of its query each pair hears, for hops between them."""
+        # A passage that all pairs share has no other passages to hear.
         if self.per_group == 1 or self.passage_repeat > 1:
             return None
         group_B = torch.arange(len(self.label), device=self.label.device) // self.per_group
@@ -86,25 +87,25 @@ class Batch:
 
 
 def repeated(x: Tensor, times: int) -> Tensor:
-    """Each row `times` times in a row."""
+    """Each row of `x` repeated `times` times in a row."""
     return x if times == 1 else x.repeat_interleave(times, 0)
 
 
 class Feed(Protocol):
-    """What the loop takes its batches from."""
+    """A source of batches for the training loop."""
 
     @property
     def device(self) -> torch.device:
-        """Where the batches are."""
+        """The device of the batches."""
 
     def epoch(self, seed: int, number: int, *, size: int, tokens: int | None) -> list[Any]:
-        """What `walk` makes the batches of an epoch from, in order; seed and number decide it."""
+        """The batches of an epoch in the form that `walk` takes, in an order that seed and number decide."""
 
     def walk(self, batches: list[Any], first: int = 0) -> Iterator[Batch]:
         """The batches as tensors; `first` numbers the first of them."""
 
     def tokens(self, groups: Any) -> int:
-        """Real tokens of one of them, for rates."""
+        """The number of real tokens of one batch, for rates."""
 
 
 class _Texts:
@@ -120,6 +121,7 @@ class _Texts:
         """`ids[B,width]` and `real[B,width]` of the given texts."""
         place = torch.arange(width, device=which.device)
         real = place < self.lengths[which][:, None]
+        # Padding may point past the last text; what it reads is replaced by the padding id.
         index = (self.starts[which][:, None] + place).clamp(max=len(self.values) - 1)
         return torch.where(real, self.values[index].long(), pad), real
 
@@ -127,7 +129,7 @@ class _Texts:
 class Batches:
     """All examples on one device, cut into batches.
 
-    Those of `like` lend their texts, where the examples are other pairs of the same ones.
+    With `like`, the texts of other batches are shared, where the examples are other pairs of the same texts.
     """
 
     def __init__(
@@ -167,14 +169,17 @@ class Batches:
         )
         self._real_pairs = queries.sum(1) + passages.sum(1)
         self._real = self._real_sides[0] + self._real_sides[1]
+        # Ceiling divisions: the sum of both padded widths, in units of ROUND.
         padded = -(-self.query_lengths // ROUND) - (-self.passage_lengths // ROUND)
         self._sizes = padded * ROUND * examples.per_group
 
     def epoch(self, seed: int, number: int, *, size: int, tokens: int | None) -> list[Groups]:
         """Every group once, in batches of like lengths, in an order that seed and number decide."""
+        # Seeded by epoch, so that a run that goes on from a checkpoint sees the same order.
         draw = np.random.default_rng([seed, number])
         order = draw.permutation(self.examples.groups)
         longest = int(self._sizes.max(initial=0)) or 1
+        # Sorting only within pools keeps batches of like lengths without losing the random order.
         pool = POOL * (size if tokens is None else max(1, tokens // longest))
         batches: list[Groups] = []
         for start in range(0, len(order), pool):
@@ -187,7 +192,7 @@ class Batches:
         return self._cut(groups, len(self.query_lengths), tokens)
 
     def _cut(self, groups: Groups, size: int, tokens: int | None) -> list[Groups]:
-        """Sorted by length; each batch of `size` groups or within about a budget of padded tokens."""
+        """Groups sorted by length, in batches of `size` or within about a budget of padded tokens."""
         lengths = self._sizes[groups]
         order = np.argsort(-lengths, kind="stable")
         groups, lengths = groups[order], lengths[order]
@@ -202,6 +207,7 @@ class Batches:
         """The batches as tensors; `first` numbers the first of them."""
         if not batches:
             return
+        # One copy to the device per epoch; the batches are slices of it.
         flat = torch.from_numpy(np.concatenate(batches)).to(self.device)
         start = 0
         for shift, groups in enumerate(batches):
@@ -218,11 +224,13 @@ class Batches:
     def _width(self, longest: int) -> int:
         """A width that holds the longest text; on a GPU few different ones, since each may get a graph."""
         step = COARSE if longest > 2 * COARSE and self.device.type == "cuda" else ROUND
+        # Ceiling to a multiple of the step.
         return -(-longest // step) * step
 
     def build(self, groups_G: Tensor, widths: tuple[int, int], number: int = 0) -> Batch:
         """One batch of the given groups, padded to the given widths."""
         per_group, share = self.examples.per_group, self.examples.share
+        # A group's first pair stands for the side that all of its pairs share.
         heads = groups_G * per_group
         rows = (heads[:, None] + torch.arange(per_group, device=self.device)).reshape(-1)
         queries = self._query_of[heads if share == "query" else rows]
@@ -249,6 +257,7 @@ class Batches:
         windows_B = self._passage_of[batch.rows[:: batch.passage_repeat]]
         back_WB = torch.arange(1, steps + 1, device=self.device)[:, None]
         there_WB = self._number[windows_B] >= back_WB
+        # Windows of a text are neighbours, so the window before is the passage before.
         which = (windows_B - back_WB).clamp(min=0).flatten()
         ids, real = (
             x.view(steps, -1, width) for x in self._passages.gather(which, width, self.pad)
@@ -261,5 +270,5 @@ class Batches:
 
 
 def _once(lengths_GP: npt.NDArray[np.int64], shared: bool) -> npt.NDArray[np.int64]:
-    """Tokens of each group on one side."""
+    """Tokens of each group on one side; a text that the group shares counts once."""
     return (lengths_GP[:, :1] if shared else lengths_GP).sum(1)

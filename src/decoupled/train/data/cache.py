@@ -20,13 +20,13 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Cache:
-    """Arrays under names, in a folder; None computes without keeping anything."""
+    """Arrays kept under names in a folder; without a folder, everything is computed and nothing kept."""
 
     folder: Path | None = None
     progress: Progress | None = None
 
     def blocks(self, name: str, total: int, size: int, make: Callable[[slice], Array]) -> Array:
-        """The arrays that `make` gives for stretches of up to `size` out of `total`, one after the other."""
+        """The concatenated arrays that `make` gives for stretches of up to `size` out of `total`."""
         blocks, count = [], counted(name, self.progress)
         for number, start in enumerate(range(0, total, size)):
             stop = min(start + size, total)
@@ -36,21 +36,23 @@ class Cache:
         return np.concatenate(blocks)
 
     def at(self, *names: str) -> Cache:
-        """A folder inside it, named after what its content depends on."""
+        """A cache in a folder inside this one, named after what its content depends on."""
         name = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
         return replace(self, folder=self.folder / name if self.folder else None)
 
     def kept(self, name: str, make: Callable[[], Array]) -> Array:
-        """The array of that name; made and written, whole or not at all, where it is not there yet."""
+        """The array of that name; computed and written, whole or not at all, where it is missing."""
         if self.folder is None:
             return make()
         path = self.folder / f"{name}.npy"
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
+            # A name of this process: two runs may compute the same block at once.
             draft = path.with_suffix(f".{os.getpid()}.draft")
             with draft.open("wb") as file:
                 np.save(file, make(), allow_pickle=False)
                 file.flush()
+                # The rename must not reach the disk before the bytes do.
                 os.fsync(file.fileno())
             draft.replace(path)
         return np.load(path, allow_pickle=False)

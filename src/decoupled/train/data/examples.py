@@ -18,25 +18,25 @@ from decoupled.model.states import Ragged
 Ints = npt.NDArray[np.int32]
 Share = Literal["none", "query", "passage"]
 ARRAYS = ("query_of", "passage_of", "label", "score", "question", "part")
-"""Fields of examples that have a row for each pair."""
+"""The fields of examples that have a row for each pair."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Truth:
-    """What spans are scored with: character offsets of the passages' tokens, and the gold answers."""
+    """The texts that spans are scored with: character offsets of the passages' tokens, and gold answers."""
 
     offsets: Ragged
-    """`[tokens,2]` of each passage window, in characters of its whole passage."""
+    """`[tokens,2]` offsets of each passage window, in characters of its whole passage."""
     texts: tuple[str, ...]
     text_of: Ints
-    """Which text each window is of."""
+    """The number of the text that each window is of."""
     golds: tuple[tuple[str, ...], ...]
     """Accepted answers of each question; none means that it has no answer."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Examples:
-    """`size` pairs in groups of `per_group`."""
+    """Pairs in groups of `per_group`, with the texts that they are made of."""
 
     queries: Ragged
     passages: Ragged
@@ -46,9 +46,9 @@ class Examples:
     """`[pairs,2]`: rows of start and end with no-answer as row 0; or a class, option or grade, and 0."""
     score: npt.NDArray[np.float32]
     question: Ints
-    """Which question or query a pair belongs to."""
+    """The number of the question or query that a pair belongs to."""
     part: Ints
-    """Pairs of one part stay together when a tune split is drawn."""
+    """The number of the part that a pair belongs to; parts stay together when a tune split is drawn."""
     per_group: int = 1
     share: Share = "none"
     """The side that all pairs of a group have in common."""
@@ -67,7 +67,7 @@ class Examples:
 
     @property
     def groups(self) -> int:
-        """How many groups there are."""
+        """The number of groups."""
         return len(self) // self.per_group
 
     @property
@@ -77,6 +77,7 @@ class Examples:
         if self.truth is None:  # the first window of each text is all that is read
             return np.zeros(count, np.int64)
         text_of = self.truth.text_of
+        # Windows of one text are neighbours, so a new text begins where the number changes.
         first = np.flatnonzero(np.diff(text_of, prepend=-1))
         return np.arange(count) - np.repeat(first, np.diff(first, append=count))
 
@@ -88,7 +89,7 @@ class Examples:
         return replace(self, links=links, **arrays)
 
     def divide(self, share: float = 0.1, seed: int = 0) -> tuple[Examples, Examples]:
-        """(train, tune): whole parts are drawn at random until `share` of them are in the tune split."""
+        """(train, tune): whole parts are drawn until `share` of them are in tune; no passage is in both."""
         part = self.part[:: self.per_group]
         names = np.unique(part)
         drawn = np.random.default_rng(seed).permutation(names)[: max(1, round(share * len(names)))]
@@ -101,7 +102,7 @@ class Examples:
         return self.select(np.flatnonzero(~tune)), self.select(np.flatnonzero(tune))
 
     def digest(self) -> str:
-        """Names the content: the tokens of all texts, and what makes each pair."""
+        """A digest of the content: the tokens of all texts, and what makes each pair."""
         digest = hashlib.sha256()
         texts = (t for side in (self.queries, self.passages) for t in (side.values, side.lengths))
         links = () if self.links is None else (self.links,)

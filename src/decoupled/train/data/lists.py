@@ -36,37 +36,38 @@ Generator = Callable[[Passage], str | Iterable[str]]
 """Makes queries that a passage answers."""
 
 HELD = 10
-"""One query of so many is set aside, to judge and not to train."""
+"""One query of so many is set aside, to judge by and not to train on."""
 FEWEST = 20
-"""Queries; of fewer nothing can be learnt or said."""
+"""The fewest queries; from fewer nothing can be learnt or said."""
 DEPTH = 50
-"""Records of the first stage that candidates are chosen from."""
+"""The number of first-stage records that candidates are chosen from."""
 SHARED_WORDS = 0.5
 """Share of the words of the queries that the corpus must have; another language has fewer."""
 COPY = 0.75
-"""Share of the words of two texts that they have in common when they are taken for copies."""
+"""Share of common words above which two texts are taken for copies of each other."""
+# The number of hash functions (a·x + b) mod p of a sketch, and their prime p.
 MARKS, PRIME = 32, (1 << 31) - 1
 ANY = 4
-"""One candidate of so many to train on is any passage."""
+"""One candidate of so many to train on is drawn from all passages."""
 
 
 @dataclass(frozen=True)
 class TrainingQuery:
-    """A query, and the row of the passage that it was made of, where it was."""
+    """A query, and the row of the passage that it was made from, if it was."""
 
     query: str
     source: int | None = None
     without: str | None = None
-    """That passage without the sentence that the query is, where it is read so."""
+    """That passage without the sentence that became the query, where it is read so."""
 
     @property
     def held(self) -> bool:
-        """Is it set aside? By its words, so that it is in every run."""
+        """Whether it is set aside. Its words decide, so that it is set aside in every run."""
         return zlib.crc32(" ".join(self.query.lower().split()).encode()) % HELD == 0
 
 
 def read_training_queries(source: str | Path | Sequence[str]) -> list[TrainingQuery]:
-    """Those of a file, or of a list; each once."""
+    """The queries of a file or a list, each once."""
     if isinstance(source, str | Path):
         texts: Iterable[str] = (query.text for query in read_queries(source))
     else:
@@ -85,9 +86,11 @@ def queries_from_passages(
     # Only what is drawn is read: an index may have millions. More than asked for, since some give none.
     drawn = np.sort(np.random.default_rng(seed).permutation(rows)[: 2 * limit])
     texts = snapshot.texts(drawn)
+    # Rarity is estimated on the drawn passages, which is enough to tell common words.
     rare = rarity(excerpt.text for excerpt in texts)
     by_text: dict[str, TrainingQuery] = {}
     for row, excerpt in zip(drawn.tolist(), texts, strict=True):
+        # Seeded by the text, so that a passage gives the same query whatever else is in the index.
         draw = Random(zlib.crc32(excerpt.text.encode(errors="replace")) ^ seed)
         if generator is not None:
             generated = generator(_passage(excerpt))
@@ -104,6 +107,7 @@ def queries_from_passages(
             )
         for one in queries:
             if one.query.strip():
+                # Two passages may give one query; the first keeps it.
                 by_text.setdefault(one.query, one)
     order = np.random.default_rng(seed + 1).permutation(len(by_text))[:limit]
     listed = list(by_text.values())
@@ -133,13 +137,13 @@ class Lists:
 
     queries: tuple[str, ...]
     sourced: npt.NDArray[np.bool_]
-    """`[Q]`: was it made of its first candidate?"""
+    """`[Q]`: whether the query was made from its first candidate."""
     texts: tuple[Passage, ...]
-    """Every candidate once."""
+    """Every candidate passage once."""
     rows: Ints
-    """`[Q,C]` places in `texts`."""
+    """`[Q,C]` positions in `texts`."""
     first_stage: Floats
-    """`[Q,C,2]` BM25 and cosine, each standardised over what the first stage found."""
+    """`[Q,C,2]` BM25 and cosine, each standardised over the candidates of the first stage."""
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -154,11 +158,11 @@ class Lists:
         )
 
     def candidates(self, number: int) -> tuple[Passage, ...]:
-        """Those of one query."""
+        """The candidates of one query."""
         return tuple(self.texts[place] for place in self.rows[number].tolist())
 
     def save(self, path: Path) -> None:
-        """Write all of it to one file, whole or not at all."""
+        """Write the lists to one file, whole or not at all."""
         texts = [(p.id, p.text, p.title) for p in self.texts]
         plain = json.dumps({"queries": self.queries, "texts": texts}).encode()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +178,7 @@ class Lists:
 
     @classmethod
     def load(cls, path: Path) -> Lists:
-        """What `save` wrote."""
+        """The lists that `save` wrote."""
         with np.load(path, allow_pickle=False) as file:
             plain = json.loads(file["plain"].tobytes())
             arrays = {name: file[name] for name in ("sourced", "rows", "first_stage")}
@@ -192,9 +196,9 @@ def list_candidates(
     seconds: float | None = None,
     progress: Progress | None = None,
 ) -> Lists:
-    """`count` candidates of each query that has so many; with `others`, some of them are any passages.
+    """Candidates of each query, `count` of them, for those that have so many; with `others`, some at random.
 
-    After so many seconds, of the queries so far.
+    After so many seconds, only the queries so far have theirs.
     """
     look = _CandidateSearch(index, count, others, np.random.default_rng(seed))
     step, ranked, started = counter(progress, len(queries)), [], time.perf_counter()
@@ -213,6 +217,7 @@ def list_candidates(
     unique, flat = np.unique(rows, return_inverse=True)
     places = flat.reshape(rows.shape).astype(np.int64)
     texts = [*map(_passage, index.store.snapshot.texts(unique))]
+    # A sentence that became the query is cut from its passage, else its words alone would find it.
     for number, (one, _, _) in enumerate(kept):
         if one.without is not None:
             texts.append(replace(texts[places[number, 0]], text=one.without))
@@ -238,7 +243,7 @@ class _CandidateSearch:
         self.dense, self.fusion = spec.vector is not None, (spec.scoring or Scoring()).fusion
 
     def __call__(self, query: TrainingQuery) -> tuple[Rows, Floats]:
-        """Rows, the query's own first, and both scores of the first stage; nothing where they are too few."""
+        """Rows, the query's own first, and both first-stage scores; empty where candidates are too few."""
         search = SearchRun(Request(query=query.query, head="rank", retrieve=True))
         (search.encoding,) = encode_queries(self.index.runtime, [search.request])
         vector = search.encoding.vectors[0]
@@ -252,6 +257,8 @@ class _CandidateSearch:
         rows = np.append(np.asarray(own, np.int64), rest)
         if len(rows) < self.count:
             return np.zeros(0, np.int64), np.zeros((0, 2), np.float32)
+        # Standardised over all that the first stage found, as a search does, not over the chosen
+        # few.
         seen = np.unique(np.append(ranked, rows))
         both = [
             first_stage_query.bm25(seen),
@@ -261,16 +268,18 @@ class _CandidateSearch:
         return rows, scores[np.searchsorted(seen, rows)].astype(np.float32)
 
     def _not_copies(self, query: TrainingQuery, ranked: Rows) -> Rows:
-        """What the first stage found, less the source and what says the same."""
+        """The rows of the first stage without the source passage and near-copies of it."""
         if query.source is None or not len(ranked):
             return ranked
         texts = [_passage(e) for e in self.snapshot.texts(np.append(ranked, query.source))]
         marks = marks_of(texts)
+        # The share of equal minima estimates the Jaccard similarity of the word sets (Broder,
+        # 1997).
         copies = (marks[:-1] == marks[-1]).mean(-1) > COPY
         return ranked[~copies & (ranked != query.source)]
 
     def _chosen(self, search: SearchRun, ranked: Rows, count: int, taken: Rows) -> Rows:
-        """The first that late interaction and the first stage rank, in turn; in training also any others."""
+        """The best rows of late interaction and of the first stage in turn; in training also random ones."""
         random = count // ANY if self.others else 0
         near = count - random
         if len(ranked):
@@ -289,7 +298,8 @@ def _passage(excerpt: Excerpt) -> Passage:
 
 
 def marks_of(texts: Sequence[Passage]) -> Ints:
-    """`[texts,MARKS]` smallest hashes of the words of each: as many agree as words are shared."""
+    """`[texts,MARKS]` MinHash sketch of each text's words: two agree as often as words are shared."""
+    # Always the same hash functions, so that a run can be repeated.
     draw = np.random.default_rng(0)
     times, plus = draw.integers(1, PRIME, (2, MARKS))
     smallest = np.zeros((len(texts), MARKS), np.int64)

@@ -24,7 +24,7 @@ from decoupled.train.data.examples import Examples, Ints, Truth
 from decoupled.train.data.tasks import Task, by_head, task_for
 
 BATCH_TOKENS = 1 << 14
-"""Padded tokens of a batch that is looked at outside of training."""
+"""Padded tokens of a batch that is read outside of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +34,16 @@ class Prepared:
     task: Task
     read: Callable[[Tokenizer], Examples]
     pairs: Sequence[Pair] = ()
-    """As the model's head labels them."""
+    """The pairs, labelled as the model's head labels them."""
     progress: Callable[[int], None] | None = None
-    """Called with the groups of each batch that was looked at."""
+    """Called with the number of groups of each batch that was read."""
 
     def examples(self, model: Model | Runtime) -> Examples:
-        """All of them, in the model's own tokens."""
+        """All examples, in the model's own tokens."""
         return self.read(model.tokenizer)
 
     def divided(self, model: Model, seed: int) -> tuple[Examples, Examples]:
-        """(train, tune), of which the latter is as `evaluate` would judge it.
+        """(train, tune), where tune is as `evaluate` would judge it.
 
         So it has every window of its passages, not only those that hold an answer; and each passage of a
         query once, not the groups that a loss needs.
@@ -69,6 +69,8 @@ class Prepared:
         left = batches.examples.groups if limit is None else limit
         order = []
         for groups in batches.epoch(seed, 0, size=1, tokens=BATCH_TOKENS):
+            # The last batch is cut to the limit, so that as many groups are read whatever the
+            # batches hold.
             if left > 0:
                 order.append(groups[:left])
                 left -= len(order[-1])
@@ -93,6 +95,7 @@ def prepare(
     """
     all_pairs, spec = list(pairs), model.spec
     chosen_task = task_for(task, all_pairs, spec.heads)
+    # With several heads the data must decide which one is judged; the model must have it.
     if not train and (task != "pairs" or len(spec.heads) != 1):
         spec.head(task_for(task, all_pairs).head)
     what, labelled = by_head(chosen_task, all_pairs, spec)
@@ -113,6 +116,7 @@ def prepare(
 def _first_queries(pairs: list[Pair], task: Task, limit: int | None) -> list[Pair]:
     if limit is None or task.head not in ("choice", "rank"):
         return pairs[:limit]
+    # Whole queries are kept: a ranking with some of its passages missing would score too well.
     kept = set(list(dict.fromkeys(pair.group or pair.query for pair in pairs))[:limit])
     return [pair for pair in pairs if (pair.group or pair.query) in kept]
 
@@ -124,6 +128,7 @@ def tokenise(pairs: Iterable[Pair], tokenizer: Tokenizer, task: Task, *, train: 
         raise InputError("the data holds no pairs; give at least one query and passage")
     queries, query_of = _unique([p.query for p in listed])
     texts, text_of = _unique([p.passage for p in listed])
+    # The last of equal texts gives the structure; they are taken to have equal parses.
     structures = dict(zip(text_of.tolist(), (p.structure for p in listed), strict=True))
     windows = tokenizer.windows(texts, structures=[structures[n] for n in range(len(texts))])
     if task.head == "span":
@@ -143,10 +148,11 @@ def tokenise(pairs: Iterable[Pair], tokenizer: Tokenizer, task: Task, *, train: 
 
 
 def to_judge(examples: Examples, task: Task) -> Examples:
-    """Examples that were made to train on, for judging: each passage of a query once, in no group."""
+    """Examples made for training, as judging needs them: each passage of a query once, in no group."""
     if task.head != "rank":
         return examples
     alone = replace(examples, per_group=1, share="none")
+    # One number per (query, passage), so that unique finds repeated pairs.
     pair = alone.question.astype(np.int64) * len(alone.passages) + alone.passage_of
     return alone.select(np.sort(np.unique(pair, return_index=True)[1]))
 
@@ -194,6 +200,7 @@ def _label(pair: Pair, names: Mapping[str, int], graded: bool) -> int:
 def _grouped(examples: Examples, task: Task, train: bool) -> Examples:
     """Groups for the loss: options of a question always, passages of a query in training."""
     if task.head == "choice":
+        # Options of a question must be neighbours, since a group is a stretch of rows.
         order = np.argsort(examples.question, kind="stable")
         sizes = np.bincount(examples.question)
         if (sizes != task.options).any():
@@ -208,7 +215,7 @@ def _grouped(examples: Examples, task: Task, train: bool) -> Examples:
 
 
 def linked(examples: Examples, pairs: Sequence[Pair]) -> Examples:
-    """The passages of a question as a group, which hops read together; along titles where they have some."""
+    """Examples with the passages of a question as one group, linked along titles where they have some."""
     sizes = np.bincount(examples.question)
     if (sizes != sizes[0]).any():
         wrong = int((sizes != sizes[0]).argmax())
@@ -247,6 +254,7 @@ def rank_groups(examples: Examples, negatives: int, seed: int = 0) -> Examples:
     count, lowest = len(examples.passages), min(0.0, float(examples.score.min(initial=0.0)))
     for positive in np.flatnonzero(examples.label[:, 0] > 0).tolist():
         question = int(examples.question[positive])
+        # Labelled passages are not drawn as negatives, unless nothing else is left.
         barred = labelled[question] if count > len(labelled[question]) else relevant[question]
         if len(barred) == count:
             continue  # every passage is relevant, so none can stand below
@@ -294,6 +302,7 @@ def _span_examples(
     rows: list[tuple[int, int, int, int]] = []
     for number, pair in enumerate(pairs):
         for shift, window in enumerate(windows[text_of[number]]):
+            # A window that cuts the answer would teach that there is none.
             label = answer_rows(pair, window)
             if label is not None or not train:
                 start, end = label or (0, 0)
@@ -307,6 +316,7 @@ def _span_examples(
         # A question that is asked of several passages has its answers in some of them.
         answers = dict.fromkeys((*golds.get(number, ()), *(answer.text for answer in pair.answers)))
         golds[number] = tuple(answers)
+    # Offsets within the whole passage; special tokens keep (0, 0).
     offsets = [np.where(w.offsets.any(1, keepdims=True), w.offsets + w.start, 0) for w in flat]
     texts = dict(zip(text_of.tolist(), (pair.passage for pair in pairs), strict=True))
     truth = Truth(
@@ -339,13 +349,15 @@ def answer_rows(pair: Pair, window: Window) -> tuple[int, int] | None:
 
 
 def span_rows(start: int, length: int, window: Window) -> tuple[int, int] | None:
-    """Rows of the first and last token of these characters of a passage; None where a window lacks some."""
+    """Rows of the first and last token of these characters; None where the window does not hold them all."""
     begin = start - window.start
     end = begin + length
     if begin < 0 or end > len(window.text):
         return None
+    # A token counts when it overlaps the answer, even where a word was split otherwise.
     touched = (window.offsets[:, 0] < end) & (window.offsets[:, 1] > begin)
     tokens = np.flatnonzero(touched & window.offsets.any(1))
     if not len(tokens):
         return None
+    # Row 0 of the span logits is no-answer.
     return int(tokens[0]) + 1, int(tokens[-1]) + 1

@@ -19,21 +19,21 @@ from decoupled.train.reshape import with_text
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredBatch(Batch):
-    """Queries with their candidates, and what the candidates are to be ranked by."""
+    """Queries with their candidates, and the scores that the candidates are to be ranked by."""
 
     sourced: Tensor
-    """`[G]`: was the query made of its first candidate?"""
+    """`[G]`: whether the query was made from its first candidate."""
     rank: Tensor
     """`[B]` scores of a teacher."""
 
 
 class ScoredLists(Batches):
-    """A group is a query with its candidates; `rank` of a batch is what the teacher says of them."""
+    """Batches whose groups are a query with its candidates; `rank` holds the teacher's scores."""
 
     def __init__(
         self, lists: Lists, scores: Floats, model: Model, device: torch.device, *, tokens: int
     ) -> None:
-        """Passages are read up to so many tokens."""
+        """Passages are cut to `tokens` tokens."""
         examples = _examples(lists, model, min(tokens, model.spec.text.passage_tokens))
         super().__init__(examples, device, pad=model.spec.text.pad)
         self._sourced = torch.from_numpy(np.ascontiguousarray(lists.sourced)).to(device)
@@ -52,6 +52,7 @@ def _examples(lists: Lists, model: Model, tokens: int) -> Examples:
     windows = tokenizer.windows([p.text for p in lists.texts], [p.title for p in lists.texts])
     width = lists.rows.shape[1]
     group = np.repeat(np.arange(len(lists), dtype=np.int32), width)
+    # No labels: only the teacher's scores say what is relevant.
     label = np.full((len(group), 2), UNLABELLED, np.int32)
     first = np.tile(np.arange(width) == 0, len(lists))
     return Examples(

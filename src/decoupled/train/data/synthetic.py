@@ -22,19 +22,19 @@ STOPWORDS = frozenset(_STOPWORDS.split())
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9(\"'])")
 _EDGES = ".,;:()\"'?!"
 RARE = 12.0
-"""Rarity of a word that no text was counted with."""
+"""Rarity of a word that occurs in none of the counted texts."""
 
 
 @dataclass(frozen=True)
 class SyntheticQuery:
-    """A query, and the passage without the sentence that it was, where one was taken out."""
+    """A query, and the passage without the sentence that became the query, where one was taken out."""
 
     query: str
     without: str | None = None
 
 
 def rarity(texts: Iterable[str]) -> dict[str, float]:
-    """The logarithm of how few of the texts hold each word."""
+    """Inverse document frequency of each word: the logarithm of how few of the texts hold it."""
     counts: dict[str, int] = {}
     total = 0
     for text in texts:
@@ -47,10 +47,11 @@ def rarity(texts: Iterable[str]) -> dict[str, float]:
 def query_from(
     text: str, title: str, draw: Random, rare: Mapping[str, float] = {}
 ) -> SyntheticQuery | None:
-    """A query that the text answers: a sentence, words in a row, keywords, its title; None of a short one."""
+    """A query that the text answers: a sentence, a span, keywords or its title; None for a short text."""
     words, sentences = text.split(), sentences_of(text)
     ways: list[Callable[[], SyntheticQuery | None]] = []
     if len(sentences) >= 3:
+        # Repeated entries are weights: sentences are drawn most often, titles least.
         ways += [lambda: _sentence(sentences, draw)] * 4
     if len(words) >= 12:
         ways += [lambda: _span(words, draw)] * 2
@@ -62,12 +63,13 @@ def query_from(
 
 
 def _sentence(sentences: list[str], draw: Random) -> SyntheticQuery | None:
-    """Three times of four it is taken out of its passage, so that its words are not the answer."""
+    """A sentence as the query; three times in four it is cut from its passage, so its words do not match."""
     number = draw.randrange(len(sentences))
     words = sentences[number].split()
     if len(words) < 4:
         return None
     rest = " ".join(sentences[:number] + sentences[number + 1 :])
+    # A passage of fewer than nine words is too short to be recognised.
     removed = draw.random() < 0.75 and len(rest.split()) > 8
     return SyntheticQuery(" ".join(words[:30]), rest if removed else None)
 
@@ -83,6 +85,7 @@ def _keywords(text: str, draw: Random, rare: Mapping[str, float]) -> SyntheticQu
     keywords = sorted(words_of(text) - STOPWORDS)
     if len(keywords) < 5:
         return None
+    # Some noise, so that one text gives different keywords under different seeds.
     keywords.sort(key=lambda word: -rare.get(word, RARE) - 2 * draw.random())
     if draw.random() < 0.5:
         chosen = keywords[: draw.randint(3, 6)]
@@ -104,5 +107,5 @@ def sentences_of(text: str) -> list[str]:
 
 
 def words_of(text: str) -> set[str]:
-    """Its different words, lower-cased and without punctuation."""
+    """The distinct words of a text, lower-cased and without punctuation."""
     return {word.strip(_EDGES).lower() for word in text.split()} - {""}

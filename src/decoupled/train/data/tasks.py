@@ -16,22 +16,22 @@ Metric = Literal["f1", "accuracy", "mrr@10"]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is learned from pairs."""
+    """A task: which head is trained, how labels are read, and what is measured."""
 
     name: str
     head: HeadKind
     metric: Metric
-    """What the tune split is judged by."""
+    """The metric that the tune split is judged by."""
     labels: tuple[str, ...] = ()
     """Names of the classes; a numeric label is an index into them."""
     null: bool = False
-    """May a question have no answer in its passage?"""
+    """Whether a question may have no answer in its passage."""
     swap: bool = False
-    """Is the first text of the data the cached side?"""
+    """Whether the first text of the data is the cached side."""
     options: int = 1
-    """Pairs of a group: options of a question, or a positive and its negatives."""
+    """The number of pairs in a group: options of a question, or a positive and its negatives."""
     lower: bool = False
-    """Lower-case every text, where casing would give the label away."""
+    """Whether to lower-case every text, where casing would give the label away."""
 
     @property
     def head_spec(self) -> HeadSpec:
@@ -69,7 +69,7 @@ TASKS: dict[str, Task] = {
 
 
 def check_task(name: str, *more: str) -> None:
-    """Refuse an unknown task before anything is loaded."""
+    """Raise `OptionError` for an unknown task, before anything is loaded."""
     if name not in (*TASKS, "pairs"):
         names = ", ".join((*TASKS, "pairs", *more))
         raise OptionError("task", f"is {name!r}; choose one of {names}")
@@ -100,7 +100,7 @@ def task_for(name: str, pairs: Sequence[Pair], heads: Sequence[HeadSpec] = ()) -
 
 
 def _head_for(pairs: Sequence[Pair], heads: Sequence[HeadSpec]) -> HeadSpec | None:
-    """The head that such pairs are for: of the kind that they look like, else the first."""
+    """The head that such pairs are for: of the kind that they look like, else the first one."""
     kind = _kind_of(pairs)
     if kind != "span" and any(pair.label is not None for pair in pairs):
         # To a span head they would all be questions without an answer.
@@ -141,11 +141,13 @@ def by_head(task: Task, pairs: Sequence[Pair], spec: ModelSpec) -> tuple[Task, l
 
 
 def _head_names(task: Task, head: HeadSpec) -> dict[str, str]:
-    """What the head calls each class, by its own and the task's name of it in lower case."""
+    """The head's name of each class, by the head's and by the task's name in lower case."""
     ours = [name.lower() for name in task.labels]
     names = {name.lower(): name for name in head.labels}
+    # Equal names in another order need no guess.
     if set(names) == set(ours):
         return names
+    # Different words are matched by position, unless a shared word contradicts that.
     for number, name in enumerate(ours):
         if name in names and names[name] != head.labels[number]:
             raise InputError(

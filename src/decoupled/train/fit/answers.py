@@ -19,9 +19,9 @@ from decoupled.search.results import Answers
 from decoupled.train.fit.logistic import fit_logistic
 
 RANKS = (0.0, 0.25, 0.5, 1.0, 2.0)
-"""Parts of the rank logit that are tried."""
+"""Weights of the rank logit that are tried."""
 TOLERANCE = 0.005
-"""Parts whose F1 is no farther from the best are as good as it; their middle is taken."""
+"""Weights whose F1 is within this of the best count as equally good; their mean is taken."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,14 +33,14 @@ class ReadQuestion:
 
     @property
     def retrieved(self) -> bool:
-        """Was it read in what a search found? Else in its own passage."""
+        """Whether it was read in passages that a search retrieved; otherwise in its own passage."""
         return self.search.request.retrieve
 
 
 def read_questions(
     engine: Engine, pairs: Sequence[Pair], count: int, step: Callable[[int], None]
 ) -> list[ReadQuestion]:
-    """Every question with its own passage, and those that have an answer with what a search finds."""
+    """Every question with its own passage, and those that have an answer also with retrieved passages."""
     questions = []
     for pair in pairs:
         golds = tuple(answer.text for answer in pair.answers)
@@ -59,7 +59,7 @@ def read_questions(
 def choose_answers(
     spec: ModelSpec, questions: Sequence[ReadQuestion], scoring: Scoring
 ) -> tuple[Scoring, dict[str, object]]:
-    """The rank logit's part in choosing among passages, the calibration of answers, and no answer."""
+    """Choose the weight of the rank logit, the calibration of answers, and when to give none."""
 
     def answered(scoring: Scoring, chosen: Sequence[ReadQuestion]) -> list[Answers]:
         learnt = replace(spec, scoring=scoring)
@@ -73,6 +73,7 @@ def choose_answers(
         both = zip(chosen, texts, strict=True)
         return np.array([best_over(one.golds, text)[1] for one, text in both])
 
+    # Calibration is fitted on uncalibrated shares, so older fits are taken out first.
     plain = replace(scoring, answer=None, answer_given=None)
     retrieved = [one for one in questions if one.retrieved]
     with_passage = [one for one in questions if not one.retrieved]
@@ -99,7 +100,7 @@ def choose_answers(
 def _calibration(
     spec: ModelSpec, questions: Sequence[ReadQuestion], results: Sequence[Answers]
 ) -> tuple[AnswerPlatt | None, float | None]:
-    """What the best answers of questions say about being right, and the error that is left."""
+    """The calibration of the best answers of these questions, and the calibration error that is left."""
     rows = [
         (
             np.log(max(_share(spec, answers, answers[0].score), 1e-30)),
@@ -123,11 +124,12 @@ def _share(spec: ModelSpec, answers: Answers, score: float) -> float:
     """An answer's share of the weight of all spans, from the score of a model that was not calibrated."""
     if not spec.head("span").null:
         return score
+    # The score includes the weight of no answer, which is e^0 = 1; this divides it out again.
     return score * float(np.exp(np.logaddexp(answers.weight, 0.0) - answers.weight))
 
 
 def _right(one: ReadQuestion, text: str) -> bool:
-    """More than half right: a span with a word too many still answers."""
+    """Whether F1 is above one half: a span with a word too many still answers."""
     return bool(one.golds) and best_over(one.golds, text)[1] > 0.5
 
 
@@ -136,7 +138,7 @@ def _no_answer(
     results: Sequence[Answers],
     f1: Callable[[Sequence[Answers], Sequence[ReadQuestion]], Floats],
 ) -> float | None:
-    """The score from which answering is better when half of the questions have none; None if all have one."""
+    """The least score at which answering pays if half of the questions have none; None if all have one."""
     none = np.array([not one.golds for one in questions])
     if none.all() or not none.any():
         return None
@@ -146,6 +148,7 @@ def _no_answer(
 
     def value(least: float) -> float:
         kept = np.where(scores >= least, np.where(none, 0.0, gains), none)
+        # Both kinds count alike, however many of each the data happen to hold.
         return float(kept[none].mean() + kept[~none].mean())
 
     return float(max(tried, key=value))

@@ -24,25 +24,25 @@ from decoupled.search.results import Answers
 from decoupled.train.fit.answers import ReadQuestion
 
 KEEPS = (0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0)
-"""Shares that are tried. Development data have few passages: what is found among many needs no less."""
+"""Shares that are tried. Development data have few passages; a search among many needs no smaller share."""
 MOST = ReadingLoss(ndcg=0.002, f1=0.001)
-"""Losses up to which reading less is as good as reading all."""
+"""Losses up to which reading fewer candidates counts as good as reading all."""
 
 Which = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Early:
-    """What is known of candidates before they are read to the end."""
+    """Scores of candidates that are known before they are read to the last layer."""
 
     late: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     """Scores of late interaction; empty for a model without it."""
     exits: tuple[Floats, ...] = ()
-    """What each exit says."""
+    """Rank logits of each exit."""
 
 
 def early(engine: Engine, search: SearchRun) -> Early:
-    """What a model knows early of a search that was read."""
+    """The early scores of a search all of whose candidates were read."""
     how, states = LateInteraction.of(engine.runtime, 1.0), search.windows.states
     query, late = search.encoding.states, np.zeros(0, np.float32)
     if how is not None and isinstance(states, States | Encoded):
@@ -54,7 +54,7 @@ def early(engine: Engine, search: SearchRun) -> Early:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Read:
-    """A query all of whose candidates were read, and what any choice of them is worth."""
+    """A query all of whose candidates were read, with a function that gives the value of reading some."""
 
     early: Early
     prior: Floats
@@ -63,7 +63,7 @@ class Read:
     k: int
     value: Callable[[Which], float]
     per: int = PER_HIT
-    """Candidates that are read at least for each of the `k` results."""
+    """The least number of candidates that are read for each of the `k` results."""
 
     def chosen(self, how: LateInteraction) -> Which:
         """The candidates that a search would read."""
@@ -90,7 +90,7 @@ def read_question(spec: ModelSpec, one: ReadQuestion, early_scores: Early) -> Re
 def enough(
     spec: ModelSpec, searches: Sequence[Sequence[Read]], questions: Sequence[Read]
 ) -> tuple[ModelSpec, dict[str, object]]:
-    """The spec with what is enough to read, of late interaction and then of exits, and all that was tried."""
+    """The spec with what is enough for late interaction and for exits, and all that was tried."""
     cuts: list[dict[str, float]] = []
     if spec.late is not None:
         late, cuts = choose_reading(spec.late, searches, questions)
@@ -106,14 +106,15 @@ def enough(
 def choose_reading(
     late: LateSpec, searches: Sequence[Sequence[Read]], questions: Sequence[Read]
 ) -> tuple[LateSpec, list[dict[str, float]]]:
-    """The least share whose losses are within `MOST`, as those of every larger one are, and all of them.
+    """The least share whose losses, like those of larger ones, are within `MOST`; and all that was tried.
 
-    Searches are grouped by field, which count alike.
+    Searches are grouped by field, and fields count alike.
     """
     slope = _slope([*chain.from_iterable(searches), *questions])
     whole = [[_whole(one) for one in group] for group in (*searches, questions)]
     chosen, cuts = replace(late, keep=1.0, slope=slope), []
     within = True
+    # From all candidates down: a share counts only if every larger one was good enough too.
     for keep in reversed(KEEPS):
         how = LateInteraction(keep=keep, slope=slope, most=CANDIDATES)
         kept = [[one.chosen(how) for one in group] for group in (*searches, questions)]
@@ -123,6 +124,7 @@ def choose_reading(
         ]
         loss = mean_loss(lost)
         f1 = loss.f1
+        # Once a loss is too large, smaller shares that happen to pass again are luck.
         within &= is_within(loss)
         if within:
             chosen = replace(chosen, keep=keep, loss=loss)
@@ -149,9 +151,10 @@ def _whole(one: Read) -> float:
 
 
 def _slope(every: Sequence[Read]) -> float:
-    """Of the rank logit by the standardised scores, by least squares within queries."""
+    """Rank logits per standard deviation of the late score, by least squares within queries."""
     late = np.concatenate(
         [standardised(one.early.late.astype(np.float64), CANDIDATES) for one in every]
     )
     rank = np.concatenate([one.logits - one.logits.mean() for one in every])
+    # Both sides are centred per query, so no intercept is needed.
     return float(late @ rank / max(late @ late, 1e-9))

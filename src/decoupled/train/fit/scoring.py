@@ -37,9 +37,9 @@ from decoupled.train.fit.reading import Early, Read, early, enough, read_questio
 T = TypeVar("T")
 
 STEPS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-"""Weights that are tried: of BM25 beside the cosine, of both beside the rank logit in its own spread."""
+"""Weights that are tried: of BM25 beside the cosine, and of both beside the rank logit (in its spread)."""
 TOLERANCE = 0.005
-"""Blends whose nDCG@10 is no farther from the best are as good as it; their middle is taken."""
+"""Blends whose nDCG@10 is within this of the best count as equally good; their mean is taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,9 @@ class Field:
     queries: Sequence[Query]
     qrels: dict[str, dict[str, int]]
     pairs: Sequence[Pair] = ()
-    """Questions with their passage; one without an answer has none there."""
+    """Questions with their passage; a question without an answer has none in it."""
     seen: bool = False
-    """Were other queries of it trained on? Then it says little about how to blend in other fields."""
+    """Whether other queries of this field were trained on; then it says little about other fields."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,7 +65,7 @@ class RankedQuery:
     grades: npt.NDArray[np.int64]
     all_grades: Grades
     lexical: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """BM25's order of those that it found; likewise the cosine's."""
+    """BM25's order of the candidates that it found; `dense` is the order by cosine."""
     dense: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     logits: Floats = field(default_factory=lambda: np.zeros(0))
     early: Early = field(default_factory=Early)
@@ -75,11 +75,11 @@ class RankedQuery:
         return self.gain_of(np.argsort(-scores, kind="stable"))
 
     def gain_of(self, order: npt.NDArray[np.int64]) -> float:
-        """The same of an order."""
+        """nDCG@10 of the candidates in this order."""
         return normalised_gain(self.grades[order[:10]].tolist(), self.all_grades, 10)
 
     def read(self, scoring: Scoring) -> Read:
-        """As a search with these weights of the first stage reads it; its value is nDCG@10."""
+        """The query as a search with these first-stage weights reads it; its value is nDCG@10."""
         prior = scoring.cosine * standardised(self.cosine) + scoring.bm25 * standardised(self.bm25)
 
         def gain(which: npt.NDArray[np.int64]) -> float:
@@ -91,17 +91,17 @@ class RankedQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """What was learnt, and how good it is on the data it was learnt from."""
+    """What was learnt from development data, and how good it is on the same data."""
 
     scoring: Scoring
     figures: dict[str, object]
     late: LateSpec | None = None
-    """Late interaction with the share that is enough to read."""
+    """Late interaction with the share of candidates that is enough to read."""
     exits: tuple[ExitSpec, ...] = ()
-    """With the margins that are enough."""
+    """Exits with the margins that are enough."""
 
     def to_json(self) -> dict[str, object]:
-        """Plain values."""
+        """The fitted values as plain JSON."""
         learnt = {n: v for n, v in vars(self.scoring).items() if isinstance(v, float)}
         late = {"late": to_json(self.late)} if self.late is not None else {}
         return {"scoring": learnt, **late, **self.figures}
@@ -153,7 +153,7 @@ def read_field(source: str | Path) -> Field:
 
 
 def field_of(name: str, pairs: Iterable[Pair]) -> Field:
-    """The passages of pairs as the corpus of their queries."""
+    """A field whose corpus are the passages of the pairs."""
     ids: dict[str, str] = {}
     queries: dict[str, Query] = {}
     qrels: dict[str, dict[str, int]] = {}
@@ -210,7 +210,7 @@ def learn_reading(
     candidates: int = CANDIDATES,
     progress: Progress | None = None,
 ) -> Fitted:
-    """What is enough to read, by engines that read all, where scores were learnt before and stay."""
+    """Learn what is enough to read, with engines that read all; scores were learnt before and stay."""
     every = _corpora(engines, fields, limit)
     corpora = [replace(one, pairs=[pair for pair in one.pairs if pair.answers]) for one in every]
     step = counter(progress, sum(len(one.queries) + 2 * len(one.pairs) for one in corpora))
@@ -229,7 +229,7 @@ class _Corpus:
     pairs: Sequence[Pair]
 
     def first_stage(self, count: int, step: Callable[[int], None]) -> list[RankedQuery]:
-        """What either search finds for each query."""
+        """The candidates of either first-stage search for each query."""
         ranked = []
         for query in self.queries:
             request = Request(query=query.text, head="rank", retrieve=True)
@@ -244,7 +244,7 @@ class _Corpus:
         return ranked
 
     def ranked(self, count: int, step: Callable[[int], None]) -> list[RankedQuery]:
-        """What a search reads for each query, with the logits of the rank head."""
+        """The candidates that a search reads for each query, with the logits of the rank head."""
         ranked = []
         for query in self.queries:
             request = Request(query=query.text, head="rank", retrieve=True, candidates=count)
@@ -261,7 +261,7 @@ class _Corpus:
         return ranked
 
     def _scored(self, query: Query, first: FirstStageQuery, rows: Rows) -> RankedQuery:
-        """Rows with both scores of the first stage and their grades."""
+        """Rows with both first-stage scores and their grades."""
         grades = self.field.qrels[query.id]
         ids = [excerpt.id for excerpt in self._index.store.snapshot.texts(rows)]
         dense = self.engine.spec.vector is not None
@@ -318,7 +318,7 @@ def _enough(
 
 
 def spread(items: Sequence[T], limit: int) -> list[T]:
-    """At most `limit` of them, at equal distances."""
+    """At most `limit` of the items, at equal distances."""
     if len(items) <= limit:
         return list(items)
     return [items[n * len(items) // limit] for n in range(limit)]
@@ -333,7 +333,7 @@ def _use(engines: Sequence[Engine], scoring: Scoring) -> None:
 def choose_fusion(
     fields: Sequence[Sequence[RankedQuery]], names: Sequence[str]
 ) -> tuple[float, dict[str, object]]:
-    """The weight of BM25 with the best mean nDCG@10 of both together."""
+    """The weight of BM25 beside the cosine with the best mean nDCG@10."""
     parts = [
         max(
             np.mean([q.gain_of(q.lexical) for q in one]), np.mean([q.gain_of(q.dense) for q in one])

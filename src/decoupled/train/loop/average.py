@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Average:
-    """Beside each of the parameters its average; with `keep` 0 there is none, and nothing happens."""
+    """A moving average beside each parameter; with `keep` 0 there is none, and nothing happens."""
 
     def __init__(self, parameters: Sequence[Tensor], keep: float) -> None:
         self._own = list(parameters) if keep else []
@@ -19,14 +19,15 @@ class Average:
 
     @torch.no_grad()
     def update(self, number: int) -> None:
-        """After an update of the weights. The memory is short at first, so the start is soon forgotten."""
+        """Update the averages after a step. The memory is short at first, so the start is soon forgotten."""
         if self._mean:
+            # The ramp of TensorFlow's ExponentialMovingAverage: (1 + n) / (10 + n).
             keep = min(self._keep, (1 + number) / (10 + number))
             torch._foreach_lerp_(self._mean, self._own, 1 - keep)
 
     @torch.no_grad()
     def swap(self) -> None:
-        """The averages become the weights, and the weights are kept in their place."""
+        """Exchange weights and averages, in place."""
         for mean, own in zip(self._mean, self._own, strict=True):
             kept = own.clone()
             own.copy_(mean)
@@ -34,7 +35,7 @@ class Average:
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Within the block the weights are the averages."""
+        """Within the block, the weights are the averages."""
         self.swap()
         try:
             yield
@@ -42,10 +43,10 @@ class Average:
             self.swap()
 
     def tensors(self) -> dict[str, Tensor]:
-        """For a checkpoint."""
+        """The averages by name, for a checkpoint."""
         return {f"mean.{number}": mean for number, mean in enumerate(self._mean)}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
+        """Restore the averages from what `tensors` gave."""
         for number, mean in enumerate(self._mean):
             mean.copy_(tensors[f"mean.{number}"])

@@ -28,16 +28,16 @@ from decoupled.train.recipe import Recipe
 TENSORS, STATE = "checkpoint.safetensors", "checkpoint.json"
 UNFINISHED = f"checkpoint*/{STATE}"
 STUDENT = "student"
-"""Model folder with what a run began with, where finding that took long."""
+"""Model folder with the initial student of a run, where finding that took long."""
 
 
 def work_folder(output: str | Path) -> Path:
-    """Beside what is made, since a folder that holds anything else is never replaced by a model."""
+    """The folder of a run beside its output: a model never replaces a folder that holds other things."""
     return Path(f"{output}.run")
 
 
 def stopped_at(work: Path) -> str | None:
-    """From where a stopped run would go on, in words; None without a checkpoint."""
+    """The step from which a stopped run would go on, in words; None without a checkpoint."""
     try:
         state = json.loads((work / "checkpoint" / "checkpoint.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -56,7 +56,7 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def ended(output: str | Path) -> tuple[Line, float | None]:
-    """What the log of a finished run says, also of before a stop, and its best score on the tune split."""
+    """The last log line of a finished run, with times from before a stop, and its best tune score."""
     log = work_folder(output) / "log.jsonl"
     lines = read_lines(log)
     best = max((round(line["tune"], 4) for line in lines if "tune" in line), default=None)
@@ -64,13 +64,15 @@ def ended(output: str | Path) -> tuple[Line, float | None]:
 
 
 def same_run(work: Path, options: object, recipe: Recipe, unfinished: str = UNFINISHED) -> bool:
-    """Does an unfinished run go on? Refuse one of other settings; begin a new one with a new log.
+    """Whether an unfinished run goes on; raise for one of other settings, and else begin a new log.
 
     The options of the command are a dataclass, or plain values by name.
     """
     plain = to_json(recipe)
     for name in ("log_every", "save_every"):
+        # How often a run logs and saves does not change its result.
         del plain["watch"][name]
+    # Through JSON, so that tuples compare equal to the lists that were read.
     now = {**json.loads(json.dumps(to_json(options))), "recipe": plain}
     command = work / "command.json"
     if command.is_file() and any(work.glob(unfinished)):
@@ -98,7 +100,7 @@ def _differences(then: Any, now: Any, above: str = "") -> list[str]:
 
 
 def weights_digest(net: nn.Module, spec: ModelSpec) -> str:
-    """A name for the weights of a model: others have another."""
+    """A digest of the spec and the weights of a model."""
     digest = hashlib.sha256(json.dumps(to_json(spec)).encode())
     for name, tensor in net.state_dict().items():
         digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -116,11 +118,13 @@ def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> Non
     with written(draft / TENSORS) as draft_file:
         save_file({n: t.detach().cpu().contiguous() for n, t in tensors.items()}, draft_file)
     (draft / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
+    # The bytes must be on the disk before the rename, or a crash may leave an empty checkpoint.
     for name in (TENSORS, STATE):
         with (draft / name).open("rb") as file:
             os.fsync(file.fileno())
     shutil.rmtree(old, ignore_errors=True)
     if place.exists():
+        # Between the two renames only `checkpoint.old` exists, which is why `load` looks there too.
         place.rename(old)
     draft.rename(place)
     shutil.rmtree(old, ignore_errors=True)
@@ -142,12 +146,12 @@ def load(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
 
 
 def exists(folder: Path) -> bool:
-    """Is there a run to go on with?"""
+    """Whether there is a checkpoint to go on from."""
     return any((folder / name / STATE).is_file() for name in ("checkpoint", "checkpoint.old"))
 
 
 def clear(folder: Path) -> None:
-    """Forget the checkpoint of a finished run."""
+    """Delete the checkpoint of a finished run."""
     for name in ("checkpoint", "checkpoint.old", "checkpoint.new", STUDENT):
         shutil.rmtree(folder / name, ignore_errors=True)
 
@@ -162,12 +166,13 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Put back what `optimiser_tensors` gave."""
+    """Restore the optimiser's state from what `optimiser_tensors` gave."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith("optimiser."):
             _, number, field = name.split(".", 2)
             state.setdefault(int(number), {})[field] = tensor
+    # Settings such as the rate come from the recipe, so only the moments are restored.
     groups = optimiser.state_dict()["param_groups"]
     optimiser.load_state_dict({"state": state, "param_groups": groups})
 
@@ -181,7 +186,7 @@ def random_tensors() -> dict[str, Tensor]:
 
 
 def restore_random(tensors: dict[str, Tensor]) -> None:
-    """Put back what `random_tensors` gave."""
+    """Restore the generators from what `random_tensors` gave."""
     torch.set_rng_state(tensors["random.cpu"])
     if "random.cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["random.cuda"])

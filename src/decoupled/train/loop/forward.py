@@ -32,53 +32,53 @@ EVALUATION_TOKENS = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """How to run: which split, with which states, and what to keep."""
+    """How to run a forward pass: at which split, with which states, and what to keep."""
 
     split: int | None = None
-    """None is the spec's own."""
+    """The split; None is the spec's own."""
     bits: int | None = None
     bypass: bool = False
-    """Leave the learned projection out: the cross component reads the states as they are."""
+    """Whether the cross component reads the states as they are, without the learned projection."""
     hidden: bool = False
-    """Keep the outputs of the cross layers."""
+    """Whether to keep the outputs of the cross layers."""
     given: bool = False
-    """With them, what the first of these layers is given."""
+    """Whether to keep also the input of the first cross layer."""
     packed: bool = False
-    """Run the layers without padding, where every one of them can and no scores are kept."""
+    """Whether to run the layers without padding, where every layer can and no scores are kept."""
     sides: bool = True
-    """Keep the states at the split."""
+    """Whether to keep the states at the split."""
     scores: bool = False
-    """Keep the attention scores of the last layer."""
+    """Whether to keep the attention scores of the last layer."""
     all_scores: bool = False
-    """Keep the attention scores of every cross layer."""
+    """Whether to keep the attention scores of every cross layer."""
     exits: bool = False
-    """Read the exits of the model as well."""
+    """Whether to read the exits of the model as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SideStates:
-    """One side at the end of the input component, as it is read alone."""
+    """The states of one side at the end of the input component."""
 
     before: Tensor
     """`[N,T,D]` states before the learned projection."""
     codes: Tensor
-    """States as they are stored, and as codes give them back where that is trained."""
+    """States as they are stored, rounded to codes where that is trained."""
     after: Tensor
-    """What projection and codes give back."""
+    """States as the cross component reads them: codes through the upper half of the projection."""
     real: Tensor
     projected: bool
     repeat: int
-    """Pairs that each text is in."""
+    """The number of pairs that each text is in."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairOutputs:
-    """What a pass yields; parts that were not asked for are empty."""
+    """The results of a pass; parts that were not asked for are empty."""
 
     by_head: dict[HeadKind, Tensor]
     """Logits `[B,outputs]`, or `[B,1+P,2]` of spans."""
     real: Tensor
-    """`[B,T]`."""
+    """`[B,T]`, true for real tokens."""
     sides: tuple[SideStates, ...]
     hidden: tuple[Tensor, ...] = ()
     """Outputs `[B,T,D]` of the cross layers, in order; the last one after the final norm. Of a pass without
@@ -94,12 +94,12 @@ class PairOutputs:
 
     @property
     def logits(self) -> Tensor:
-        """Those of the first head."""
+        """The logits of the first head."""
         return next(iter(self.by_head.values()))
 
     @property
     def states(self) -> tuple[tuple[Tensor, Tensor, Tensor], ...]:
-        """Per projected side: states before the projection, what it gives back, and which are real."""
+        """Per projected side: states before the projection, restored states, and which tokens are real."""
         return tuple((s.before, s.after, s.real) for s in self.sides if s.projected)
 
 
@@ -156,7 +156,7 @@ def forward_pair(
 def _pooled(
     net: PairEncoder, heads: Sequence[HeadKind], y_BRD: Tensor, real_BT: Tensor
 ) -> Tensor | None:
-    """What the first head pools, where it has a layer of its own before its logits."""
+    """The vector that the first head pools, where it has a layer of its own before its logits."""
     head = cast(Head, net.heads[heads[0]])
     return head.pool(y_BRD, real_BT) if head.dense is not None and heads[0] != "span" else None
 
@@ -164,7 +164,7 @@ def _pooled(
 def _forward_packed(
     net: PairEncoder, batch: Batch, heads: Sequence[HeadKind], split: int, how: Pass
 ) -> PairOutputs:
-    """The same without padding; hidden states stay in their row."""
+    """The pass without padding; hidden states stay in one packed row."""
     observed: list[Tensor] = []
     leaving = [one.layer for one in net.spec.exits] if how.exits else []
 
@@ -262,12 +262,15 @@ def _hidden(
     split: int,
     batch: Batch | None,
 ) -> Tensor:
-    """States at the split; with the windows before each text of a batch, if the model looks back at them."""
+    """States at the split, computed with the earlier windows of each text if the model has a memory."""
     before_B, count = None, len(ids)
     if split and batch and batch.earlier_ids is not None and batch.earlier_real is not None:
+        # [W,B,P] -> [W·B,P]: earlier windows follow the texts, so the one before row n is row n +
+        # count.
         ids = torch.cat([ids, batch.earlier_ids.flatten(0, 1)])
         real = torch.cat([real, batch.earlier_real.flatten(0, 1)])
         follows = torch.arange(len(ids), device=ids.device) + count
+        # The last block has no windows before it.
         there = torch.cat([real[count:].any(1), real.new_zeros(count)])
         before_B = torch.where(there, follows, -1)
     return net.hidden(
@@ -294,14 +297,16 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
 
 
 def fake_quantise(x: Tensor, bits: int) -> Tensor:
-    """`x` as codes of a store give it back: a symmetric grid with one fp16 scale per token.
+    """`x` after rounding to the codes of a store: a symmetric grid with one fp16 scale per token.
 
-    The gradient passes unchanged.
+    The gradient passes unchanged (a straight-through estimator, Bengio et al., 2013).
     """
     top = float(2 ** (bits - 1) - 1)
     with torch.no_grad():
         values = x.float()
+        # 6e-8 is the smallest positive fp16: an all-zero token must not divide by zero.
         scale = (values.abs().amax(-1, keepdim=True) / top).half().float().clamp(min=6e-8)
         codes = (values / scale).round().clamp(-top, top)
         change = (codes * scale - values).to(x.dtype)
+    # The rounding error is a constant to autograd, so the derivative is that of x.
     return x + change

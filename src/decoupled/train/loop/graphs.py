@@ -12,7 +12,7 @@ from torch import Tensor
 
 Losses = tuple[Tensor, dict[str, Tensor]]
 MOST = 64
-"""Shapes that are captured; a batch of another shape runs as ever. They share the memory of the largest."""
+"""The most shapes that are captured, which share the memory of the largest; other batches run as ever."""
 log = logging.getLogger(__name__)
 
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 class _Graph:
     graph: torch.cuda.CUDAGraph
     given: dict[str, Tensor]
-    """What it reads; a batch is copied there."""
+    """The tensors that it reads; a batch is copied into them."""
     losses: Losses
 
 
@@ -31,7 +31,7 @@ class TrainingGraphs:
     """
 
     def __init__(self, run: Callable[[Any], Losses], moving: Sequence[Tensor]) -> None:
-        """`run` gives the losses of a batch and adds the gradients to those of the `moving` weights."""
+        """`run` gives the losses of a batch and adds its gradients to those of the `moving` weights."""
         self._run, self._moving = run, moving
         self._seen: set[Hashable] = set()
         self._made: dict[Hashable, _Graph] = {}
@@ -68,6 +68,8 @@ class TrainingGraphs:
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             with torch.cuda.graph(graph, pool=self._pool):
+                # Zeroed inside the graph: a replay must not add to the gradients of the step
+                # before.
                 torch._foreach_zero_(there)
                 loss, parts = self._run(copy)
         except RuntimeError:
@@ -79,7 +81,7 @@ class TrainingGraphs:
         return _Graph(graph=graph, given=inputs, losses=(loss.detach(), parts))
 
     def _probe(self, batch: Any) -> list[Tensor | None]:
-        """Room for the gradients of the weights that get any; the generator stays where it was."""
+        """Buffers for the gradients of the weights that get any; the random state is left as it was."""
         before = torch.cuda.get_rng_state()
         for weight in self._moving:
             weight.grad = None
@@ -89,6 +91,8 @@ class TrainingGraphs:
 
     def _show_gradients(self) -> None:
         for weight, gradient in zip(self._moving, self._gradients, strict=True):
+            # The optimiser's zero_grad removes gradients, but the graph writes to these very
+            # tensors.
             weight.grad = gradient
 
     def _replay(self, graph: _Graph, batch: Any) -> Losses:
@@ -97,24 +101,25 @@ class TrainingGraphs:
         graph.graph.replay()
         self._show_gradients()
         loss, parts = graph.losses
+        # Copies: the next replay writes over the graph's own outputs, which the log still needs.
         return loss.clone(), {name: part.clone() for name, part in parts.items()}
 
 
 def _recover(stream: torch.cuda.Stream) -> None:
-    """Go on where a capture broke off: torch leaves its stream current, and the generator in the graph."""
+    """Recover from a broken capture: torch leaves its stream current, and the generator in the graph."""
     torch.cuda.set_stream(stream)
     generator = torch.cuda.default_generators[stream.device_index]
     generator.graphsafe_set_state(generator.clone_state())
 
 
 def tensors_of(batch: Any) -> dict[str, Tensor]:
-    """The fields of a batch that are tensors."""
+    """The fields of a batch that are tensors, by name."""
     tensors = {field.name: getattr(batch, field.name) for field in fields(batch)}
     return {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
 
 
 def shape_of(batch: Any) -> Hashable:
-    """What two batches share that one graph serves: all but the values of tensors, and counts of steps."""
+    """A key that is equal for batches which one graph serves: all but tensor values and counts of steps."""
     values = {field.name: getattr(batch, field.name) for field in fields(batch)}
     replaced = {
         name: (tuple(value.shape), value.dtype) if isinstance(value, Tensor) else value

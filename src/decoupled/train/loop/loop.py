@@ -31,30 +31,30 @@ from decoupled.train.place import Line, Progress
 from decoupled.train.recipe import Recipe, override
 
 BeforeStep = Callable[[int, int], None]
-"""Called with the number of the step, and how many there are."""
+"""Called with the number of the step and the number of steps."""
 
 SAVE_EVERY = {"cpu": 20, "cuda": 500}
 """Steps between checkpoints: writing one takes about a second, a step a second or a few hundredths."""
 
 
 class Diverged(DecoupledError):
-    """A loss that is no finite number."""
+    """Raised for a loss that is no finite number."""
 
 
 class Hook(Protocol):
-    """What happens to a student only while it is trained: layers are dropped, replaced, quantised."""
+    """A change to a student that holds only while it is trained: layers dropped, replaced or quantised."""
 
     @property
     def settled(self) -> float:
-        """Share of the steps after which it is in full force."""
+        """The share of the steps after which it is in full force."""
 
     def trains(self, name: str) -> bool:
-        """Does the parameter of that name move?"""
+        """Whether the parameter of that name is trained."""
 
     def hook(
         self, student: PairEncoder, teacher: PairEncoder | None
     ) -> AbstractContextManager[BeforeStep | None]:
-        """In force within the block; gives what is called before each step, if anything."""
+        """A context in which it is in force; it may give a function to call before each step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,17 +67,17 @@ class Phase:
     name: str = "train"
     hooks: Sequence[Hook] = ()
     evaluate: Callable[[], float] | None = None
-    """Score of the present weights on the tune split; larger is better."""
+    """Gives the score of the present weights on the tune split; larger is better."""
     folder: Path | None = None
-    """Where the log and the checkpoint go; None keeps neither."""
+    """The folder of the log and the checkpoint; None keeps neither."""
     progress: Progress | None = None
     of: Mapping[str, str] = field(default_factory=dict)
-    """Digests of what a run is made of, by name; a checkpoint of others is refused."""
+    """Digests, by name, of what decides a run; a checkpoint with other digests is refused."""
 
 
 @dataclass(kw_only=True)
 class Report:
-    """How a run went."""
+    """The outcome of a run."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -110,7 +110,7 @@ def suits(device: str) -> dict[str, int | str]:
 def suited_to_machine(
     recipe: Recipe, on_cpu: Mapping[str, Any], changes: Mapping[str, Any] | None
 ) -> Recipe:
-    """The recipe as suits this machine, with what is to be otherwise by dotted name."""
+    """The recipe as suits this machine, with `changes` by dotted field name."""
     device = accelerator_for(Recipe(precision="fp32")).device.type
     fields = {**suits(device), **(on_cpu if device == "cpu" else {})}
     return override(recipe, {**fields, **(changes or {})})
@@ -127,6 +127,7 @@ def fit(phase: Phase, accelerator: Accelerator) -> Report:
             moves = phase.objective.trains(name) and all(one.trains(name) for one in phase.hooks)
             parameter.requires_grad_(moves)
         try:
+            # The caller's random state is left as it was, on the CPU and on the device.
             with torch.random.fork_rng(devices=devices):
                 torch.manual_seed(phase.recipe.seed)
                 return _Run(phase, accelerator, [one for one in entered if one]).run()
@@ -177,6 +178,8 @@ class _Run:
                     f"an epoch has {len(batches)} batches for {count} processes; use fewer processes, "
                     "smaller batches or more data"
                 )
+            # Every process gets the same number of batches, or they would wait for each other
+            # forever.
             self.epochs = {number: batches[rank:usable:count] if count > 1 else batches}
         return self.epochs[number]
 
@@ -206,7 +209,7 @@ class _Run:
 
     @property
     def spent(self) -> float:
-        """Share of the time that the recipe gives; 0 where it gives steps alone."""
+        """The share of the recipe's time that is used; 0 where the recipe limits steps alone."""
         minutes = self.settings.minutes
         return (time.perf_counter() - self.began) / (60 * minutes) if minutes else 0.0
 

@@ -13,6 +13,8 @@ from decoupled.train.recipe import Optimiser
 
 def rate(step: int, total: int, optimiser: Optimiser) -> float:
     """Learning rate of an update: a linear rise, then the line from step 0 (DeFormer, A4) or a cosine."""
+    # The falling line starts at step 0, so the rate after the warm-up is below `lr`, as in BERT's
+    # code.
     warm, left = int(total * optimiser.warmup), 1 - step / total
     if optimiser.schedule == "cosine":
         left = (1 + math.cos(math.pi * (step - warm) / (total - warm))) / 2
@@ -27,6 +29,7 @@ def optimiser_for(
     if not moving:
         raise InputError("nothing is to be trained: every parameter is frozen")
     groups = [
+        # BERT decays matrices alone, not biases and norm weights, which are vectors.
         {"params": [p for p in moving if p.ndim > 1], "weight_decay": settings.decay},
         {"params": [p for p in moving if p.ndim <= 1], "weight_decay": 0.0},
     ]

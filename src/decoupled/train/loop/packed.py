@@ -21,11 +21,11 @@ from decoupled.model.spec import Side
 from decoupled.train.data.batches import Batch, repeated
 
 Coded = Callable[[Tensor], Tensor]
-"""States of passages as codes give them back."""
+"""Rounds the states of passages to codes."""
 
 
 def packable(net: PairEncoder) -> bool:
-    """Can its layers run without padding? Those can that look at every token of a text and move them all."""
+    """Whether its layers can run without padding: they see every token of a text and move them all."""
     return all(
         isinstance(layer.attention, SelfAttention)
         and layer.attention.window is None
@@ -36,13 +36,13 @@ def packable(net: PairEncoder) -> bool:
 
 
 def pays(x: Tensor) -> bool:
-    """Is a pass without padding faster here? On a GPU in half precision, by attention that needs no mask."""
+    """Whether a pass without padding is faster here: on a GPU in half precision."""
     return x.is_cuda and HAS_VARLEN and torch.is_autocast_enabled("cuda")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedSide:
-    """The texts of one side, in a row."""
+    """The texts of one side, packed in one row."""
 
     before: Tensor
     """`[1,N,D]` states before the learned projection."""
@@ -54,14 +54,14 @@ class PackedSide:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedPairs:
-    """What a pass yields."""
+    """The results of a packed pass."""
 
     given: Tensor
-    """`[1,N,D]` what the cross component is given."""
+    """`[1,N,D]` input of the cross component."""
     last: Tensor
     """`[1,N,D]` every row of the last layer."""
     packing: Packing
-    """Of the pairs."""
+    """The packing of the pairs."""
     sides: tuple[PackedSide, ...]
 
 
@@ -80,11 +80,14 @@ def read_packed(
     for name, side in zip(("query", "passage"), sides, strict=False):
         projected = net.spec.projected("query" if name == "query" else "passage")
         states.append(side.before if bypass and projected else side.after)
+        # Where each token of a pair lies in the row of both sides; texts in several pairs are
+        # repeated.
         rows.append(repeated(side.packing.row_BT + shift, side.repeat))
         shift += side.packing.count
     real_BQ, real_BP = batch.real
     frame = net.frame(real_BQ, real_BP, padded=False)
     pairs = Packing(frame.real_BT, batch.real_tokens[2])
+    # [B,Q+P] -> [N]: the rows of the real tokens, pair after pair.
     row_N = pairs.pack(torch.cat(rows, 1))[0]
     x_1ND = torch.cat(states, 1)[0].index_select(0, row_N)[None]
     packed = frame.packed(pairs)
@@ -105,6 +108,7 @@ def _lower(
     if split:
         position = torch.cat([position for _, _, position, _, _ in texts], 1)
         widths = [packing.real.shape[1] for *_, packing, _ in texts]
+        # Queries and passages are texts of one row, so attention needs only where each ends.
         ends = Ends.of(*(p.real.sum(1) for *_, p, _ in texts), longest=max(widths))
         frame = Frame(
             position, torch.ones_like(position, dtype=torch.bool), padded=False, pack=ends
@@ -125,7 +129,7 @@ def _lower(
 
 
 def _texts(net: PairEncoder, batch: Batch) -> list[tuple[Side, Tensor, Tensor, Packing, int]]:
-    """Per side: its ids and positions in a row, where they come from, and how many pairs a text is in."""
+    """Per side: its ids and positions in a row, their packing, and the number of pairs a text is in."""
     query, passage, _ = batch.real_tokens
     packing = Packing(batch.query_real, query)
     start = net.spec.first_position("query")

@@ -26,56 +26,56 @@ from decoupled.train.objectives.base import Objective
 from decoupled.train.recipe import Optimiser, Recipe, Settings, check, check_bits
 
 SHARPNESS = 20.0
-"""Inverse temperature of the similarity of unit vectors."""
+"""Inverse temperature of the cosine similarity of unit vectors."""
 NEIGHBOURS = 0.2
-"""Weight of the similarities of a batch beside the vectors themselves."""
+"""Weight of the similarities within a batch, beside the vectors themselves."""
 YES_NO = 0.3
-"""Weight of each pair's own yes or no beside the order of a group."""
+"""Weight of each pair's own yes or no, beside the order of a group."""
 
 TeacherLogits = Callable[[Tensor], Tensor]
-"""Turns the logits of a teacher into what the student is to say."""
+"""Turns a teacher's logits into the student's target."""
 Parts = dict[str, tuple[float, Tensor]]
-"""Weight and value of each loss."""
+"""Weight and value of each loss, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptationWeights:
-    """What each loss counts for; 0 leaves it out."""
+    """The weight of each loss; 0 leaves it out."""
 
     rank_kd: float = 1.0
-    """The order of the candidates, and each one's yes or no, against the teacher's scores."""
+    """Order of the candidates, and each one's yes or no, against the teacher's scores."""
     margin: float = 0.05
-    """Differences between the scores of candidates."""
+    """Differences between the scores of candidates, against the teacher's."""
     late: float = 0.3
-    """Scores of late interaction against the same."""
+    """Scores of late interaction, against the teacher's."""
     lrs: float = 0.1
-    """Hidden states; it needs a teacher of the same shape, which then runs in every step."""
+    """Hidden states; needs a teacher of the same shape, which then runs in every step."""
     span_kd: float = 1.0
-    """Where answers lie, against what the student said before."""
+    """Spans of answers, against what the student said before."""
     vector_kd: float = 4.0
-    """Vectors, against the student's own of before."""
+    """Vectors of texts, against the student's own of before."""
     vector: float = 0.05
-    """The passage that a query was made of, among all of a batch."""
+    """Contrastive loss of the passage that a query was made from, among all of a batch."""
     reconstruction: float = 0.1
     """States against what the learned projection gives back."""
     exits: float = 0.0
-    """Rank heads below the last layer, of a model that has them."""
+    """Rank heads below the last layer, for a model that has exits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptation(Settings):
-    """What `adapt` needs to know beside the core of a recipe."""
+    """The settings of `adapt` beside the core of a recipe."""
 
     renamed: ClassVar[Mapping[str, str]] = {"reader": "weights", "drawing": "", "squeeze": ""}
 
     weights: AdaptationWeights = AdaptationWeights()
     temperature: float = 1.0
     passages: int = 8
-    """Candidates of each query."""
+    """The number of candidates of each query."""
     tokens: int = 256
-    """Of a passage."""
+    """The most tokens of a passage."""
     bits: int | None = 8
-    """Train with states as codes of so many bits give them back."""
+    """Bits of the codes that passage states are rounded to while training; None does not round."""
 
     def __post_init__(self) -> None:
         check(self, "above 0", "temperature")
@@ -94,28 +94,28 @@ ADAPT = Recipe(
 
 @dataclass(frozen=True, kw_only=True)
 class GroupOutputs:
-    """Everything that one pass over a batch of groups yields."""
+    """The results of one pass over a batch of groups."""
 
     span: Tensor | None
-    """`[B,1+P,2]`; None of a model without that head."""
+    """`[B,1+P,2]` span logits; None for a model without that head."""
     rank: Tensor
-    """`[G,C]`, the query's own passage first."""
+    """`[G,C]` rank logits, the query's own passage first."""
     hidden: tuple[Tensor, ...]
     moved: tuple[Tensor | None, ...]
-    """As in `PairOutputs`."""
+    """The tokens that each layer moved, as in `PairOutputs`."""
     vectors: tuple[Tensor, Tensor] | None
     """Unit vectors of the queries `[G,V]` and of the passages `[B,V]`, where they were asked for."""
     states: tuple[tuple[Tensor, Tensor, Tensor], ...]
     late: Tensor | None = None
-    """`[G,C]` scores of late interaction."""
+    """`[G,C]` scores of late interaction; None for a model without it."""
     exits: tuple[Tensor, ...] = ()
-    """`[G,C]` each."""
+    """`[G,C]` rank logits of each exit."""
 
 
 def read_groups(
     net: PairEncoder, batch: Batch, how: Pass = Pass(), *, vectors: bool = True
 ) -> GroupOutputs:
-    """The heads that rank and read, the vectors and late interaction of a batch."""
+    """The logits of the rank and span heads, the vectors and the late scores of a batch."""
     ranks = net.spec.reads("rank")
     reads: list[HeadKind] = [head.kind for head in net.spec.heads if head.kind == "span"]
     out = forward_pair(net, batch, *reads, ranks.kind, how=how)
@@ -137,7 +137,7 @@ def read_groups(
 
 
 def _odds(logits_BL: Tensor, head: HeadSpec) -> Tensor:
-    """`[B]` what passages are ranked by: the one value, or how far its `rank_label` is above the other."""
+    """`[B]` scores to rank by: the rank logit, or the log-odds of the `rank_label`."""
     if head.kind == "rank":
         return logits_BL[:, 0]
     return logits_BL @ logits_BL.new_tensor(head.signs)
@@ -172,6 +172,7 @@ class Adapt(Objective):
         spec = self.student.spec
         moves = spec.vector is not None and not keep
         stays = moves or own > 0 or any(head.kind == "span" for head in spec.heads)
+        # Past `nn.Module`, so that these weights are neither trained nor saved with the student.
         self.__dict__["before"] = before if stays else None
         if not moves:
             # A vector that stands still, or that nobody learnt, has nothing to be compared with.
@@ -179,7 +180,7 @@ class Adapt(Objective):
             self.settings = replace(self.settings, weights=weights)
 
     def trains(self, name: str) -> bool:
-        """All of it, or what no stored state was made by."""
+        """Every parameter, or with `keep` only those that made no stored state."""
         return not (self.keep and self.student.spec.is_input(name))
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -225,12 +226,12 @@ class Adapt(Objective):
         return total, {name: value.detach() for name, (_, value) in parts.items()}
 
     def packs(self, batch: Batch, *nets: PairEncoder) -> bool:
-        """Does a batch run without padding? Not in a graph, which would be of its length alone."""
+        """Whether a batch runs without padding; not in a graph, which would serve its length alone."""
         packed = pays(batch.query_ids) and not self.recipe.watch.graphs
         return packed and all(map(packable, nets))
 
     def steady(self, batch: Batch) -> bool:
-        """Every step is, where the rank head has one value: others weigh theirs by numbers of the host."""
+        """Whether steps can be captured: where the rank head has one value, as others need host numbers."""
         return self.student.spec.reads("rank").kind == "rank" and not self.packs(batch)
 
     def _ranking(self, outputs: GroupOutputs, target_GC: Tensor) -> Parts:
@@ -243,6 +244,7 @@ class Adapt(Objective):
                 rank_kd(score_GC, target_GC, self.settings.temperature),
             )
         if weights.margin:
+            # Halved, this is the variance of the errors within a group.
             parts["margin"] = weights.margin, losses.margin_mse(score_GC, target_GC) / 2
         if outputs.late is not None and weights.late:
             parts["late"] = weights.late, losses.kd(outputs.late, target_GC, 1.0, None)
@@ -251,7 +253,7 @@ class Adapt(Objective):
     def _staying(
         self, batch: ScoredBatch, outputs: GroupOutputs, before: GroupOutputs | None
     ) -> Parts:
-        """The losses of spans and vectors, against what they were."""
+        """The losses of spans and vectors against what they were before."""
         weights = self.settings.weights
         parts: Parts = {}
         was = None if before is None else before.span
@@ -268,14 +270,15 @@ class Adapt(Objective):
 
 
 def rank_kd(score_GC: Tensor, target_GC: Tensor, temperature: float) -> Tensor:
-    """The order of each group, and the yes or no of each pair, against those of the target."""
+    """KL of the order within each group, and of each pair's yes or no, against the target."""
     yes_no = losses.kd(losses.binary(score_GC), losses.binary(target_GC), temperature, None)
     return losses.kd(score_GC, target_GC, temperature, None) + YES_NO * yes_no
 
 
 def span_kd(batch: Batch, ours_BS2: Tensor, theirs_BS2: Tensor, temperature: float) -> Tensor:
-    """Start and end, which are two choices, against those of another model."""
+    """KL of start and end positions, which are two choices, against those of another model."""
     real = batch.span_real[:, None].expand(-1, 2, -1)
+    # `kd` takes the mean over start and end; their sum counts both choices whole.
     return 2 * losses.kd(ours_BS2.transpose(1, 2), theirs_BS2.transpose(1, 2), temperature, real)
 
 
@@ -291,6 +294,7 @@ def vector_kd(ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> Ten
     if queries.shape[1] > theirs[0].shape[1]:
         return value
     apart = [
+        # Prefixes are normalised again: the first values of a unit vector are no unit vector.
         1 - (x * F.normalize(other[:, : x.shape[1]], dim=-1)).sum(1).mean()
         for x, other in zip((queries, passages), theirs, strict=True)
     ]
@@ -298,7 +302,7 @@ def vector_kd(ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> Ten
 
 
 def own_passage(batch: Batch, vectors: tuple[Tensor, Tensor], counted_G: Tensor) -> Tensor:
-    """Each query's own passage, the first of its group, among all of the batch; of the counted queries."""
+    """Contrastive loss of each counted query's own passage, first of its group, among all of the batch."""
     queries, passages = vectors
     scores = SHARPNESS * queries.float() @ passages.float().T
     own_G = torch.arange(len(queries), device=scores.device) * batch.per_group
@@ -310,7 +314,8 @@ def own_passage(batch: Batch, vectors: tuple[Tensor, Tensor], counted_G: Tensor)
 
 
 def exit_loss(outputs: GroupOutputs, target_GC: Tensor | None, temperature: float) -> Tensor:
-    """Every exit against what the last layer says, and as much against the teacher where there is one."""
+    """KL of every exit against the last layer, and as much against the teacher where there is one."""
+    # Detached: the exits follow the last layer, which must not move towards them.
     targets = [one for one in (outputs.rank.detach(), target_GC) if one is not None]
     return torch.stack(
         [

@@ -26,9 +26,9 @@ class Objective(nn.Module):
     """
 
     settings_kind: ClassVar[type[Settings]] = Distillation
-    """What it needs to know beside the core of a recipe."""
+    """The class of its settings beside the core of a recipe."""
     teacher: PairEncoder | None
-    """What the student imitates."""
+    """The model that the student imitates."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Objective(nn.Module):
         teacher: PairEncoder | None = None,
         batches: Batches | None = None,
     ) -> None:
-        """Of the batches of a run, where they are given, it may compute what every epoch will need."""
+        """Where the batches of a run are given, it may compute ahead what every epoch will need."""
         super().__init__()
         self.student, self.task, self.recipe = student, task, recipe
         # Past `nn.Module`, so that the teacher's weights are not this module's: never trained, never saved.
@@ -51,11 +51,11 @@ class Objective(nn.Module):
         return (task.head,)
 
     def trains(self, name: str) -> bool:
-        """Does the student's parameter of that name move?"""
+        """Whether the student's parameter of that name is trained."""
         return True
 
     def steady(self, batch: Batch) -> bool:
-        """Is the step of each batch of that shape the same, but for its tensors and torch's generator?
+        """Whether steps of batches of that shape differ only in their tensors and torch's generator.
 
         Then it may be captured as a CUDA graph; nothing in it may wait for the GPU.
         """

@@ -31,7 +31,7 @@ class CodecObjective(Objective):
             raise InputError("the model has no learned projection; add one with `with_projection`")
 
     def trains(self, name: str) -> bool:
-        """The projection alone."""
+        """Only the parameters of the projection."""
         return name.startswith("projection.")
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -45,6 +45,7 @@ class CodecObjective(Objective):
             value = losses.projection_loss(restored.states)
             return value, {loss: value.detach()}
         with torch.no_grad():
+            # The same pass around the projection: what the cross layers would read without it.
             plain = replace(how, bypass=True, bits=None)
             whole = forward_pair(self.student, batch, head, how=plain)
         if loss == "attention":
@@ -61,7 +62,8 @@ class CodecObjective(Objective):
 def codec_phase(
     net: PairEncoder, task: Task, recipe: Recipe, how: Compression, batches: Feed
 ) -> Phase:
-    """The phase that a recipe begins with: by its own rate and length, judged by nobody."""
+    """The first phase of a recipe: with its own rate and length, and without evaluations."""
+    # Weight decay would pull the projection away from the principal axes that it starts from.
     optimiser = replace(recipe.optimiser, lr=how.lr, epochs=how.epochs, decay=0.0)
     own = replace(recipe, optimiser=optimiser, watch=replace(recipe.watch, evaluations=0))
     return Phase(
@@ -87,15 +89,18 @@ def start_projection(net: PairEncoder, batches: Feed, task: Task, seed: int) -> 
     order = batches.epoch(seed, 0, size=1, tokens=EVALUATION_TOKENS // 4)[:SAMPLE_BATCHES]
     for batch in batches.walk(order):
         for h, _, real in forward_pair(net, batch, task.head, how=Pass()).states:
+            # In double precision: the covariance is a difference of large sums.
             rows = h[real].double()
             total += rows.sum(0)
             square += rows.T @ rows
             count += len(rows)
     mean = total / count
+    # Cov = E[x x'] - mean mean'; eigh sorts upwards, so the last columns are the main axes.
     _, axes = torch.linalg.eigh(square / count - torch.outer(mean, mean))
     down = axes[:, -projection.width :].T.float()
     first, last = cast(nn.Linear, net.projection["down"]), cast(nn.Linear, net.projection["up"])
     first.weight.copy_(down)
+    # down(x) = A (x - mean), up(z) = A' z + mean.
     first.bias.copy_(-(down @ mean.float()))
     last.weight.copy_(down.T)
     last.bias.copy_(mean.float())

@@ -58,7 +58,7 @@ class Distill(Objective):
         self.bridge = self._bridge(teacher) if compared else None
 
     def _cached_targets(self, teacher: PairEncoder, batches: Batches) -> Targets | None:
-        """What the teacher says of all that will be read, where that can be kept and is worth it."""
+        """The teacher's outputs for all examples, computed once where they fit in memory and are reused."""
         settings, recipe, optimiser = self.settings, self.recipe, self.recipe.optimiser
         weights = settings.weights
         if not (recipe.watch.cache_targets and weights.guided) or weights.attention:
@@ -71,6 +71,7 @@ class Distill(Objective):
             lowest = min(settings.splits, default=self.student.spec.split)
             compared = len(self.student.spec.layers) - lowest + (settings.lrs_from == "split")
             layers = min(layers, compared)
+        # With less than one epoch, targets would be computed that no step reads.
         once = optimiser.minutes is None and optimiser.epochs >= 1
         if not (once and fits(batches, layers, width, recipe.precision != "fp32")):
             return None
@@ -82,6 +83,7 @@ class Distill(Objective):
         theirs = teacher.spec.encoder.width if teacher is not None else ours
         if ours == theirs:
             return None
+        # Seeded apart, so that adding the bridge does not change what else is drawn.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.recipe.seed)
             return nn.Linear(ours, theirs, bias=False)
@@ -103,16 +105,17 @@ class Distill(Objective):
         return total / len(splits), parts
 
     def packs(self, batch: Batch) -> bool:
-        """Does a batch run without padding?"""
+        """Whether a batch runs without padding."""
         return self._packs and pays(batch.query_ids)
 
     def steady(self, batch: Batch) -> bool:
-        """A packed batch has a length of its own, and several splits are drawn anew in each step."""
+        """Whether steps can be captured: not with packed lengths, nor with splits drawn at random."""
         return not self.packs(batch) and len(self.settings.splits) < 3
 
     def splits(self, number: int) -> Sequence[int | None]:
-        """Which splits step `number` trains: the spec's, or the sandwich of several."""
+        """The splits that step `number` trains: the spec's own, or of several the sandwich of three."""
         choices = sorted(self.settings.splits)
+        # The sandwich rule (Yu and Huang, 2019): the extremes always, and one between at random.
         if between := choices[1:-1]:
             draw = np.random.default_rng([self.recipe.seed, number])
             choices = [choices[0], between[int(draw.integers(len(between)))], choices[-1]]
@@ -186,7 +189,7 @@ class Distill(Objective):
 
 
 def _check(student: PairEncoder, task: Task, recipe: Recipe, teacher: PairEncoder | None) -> None:
-    """Raise `InputError` where the recipe asks for what there is not."""
+    """Raise `InputError` where the recipe needs what the model, task or teacher lacks."""
     settings = recipe.of(Distillation)
     weights = settings.weights
     if (weights.kd or weights.inner) and teacher is None:

@@ -21,7 +21,7 @@ from decoupled.model.spec import DropoutSpec
 
 
 def hidden(dtype: torch.dtype) -> float:
-    """Added to a score that must not count.
+    """The number added to a score that must not count.
 
     Not the lowest number there is: a fused kernel scales scores by log2(e), where that one overflows, and of
     a tile with nothing else it makes nan.
@@ -36,7 +36,7 @@ class AttentionModule(nn.Module):
     """
 
     compiles = True
-    """Is one compilation good for all layers?"""
+    """Whether one compilation serves all layers."""
     query: nn.Module
     key: nn.Module
     value: nn.Module
@@ -56,6 +56,7 @@ class AttentionModule(nn.Module):
 
     def split_heads(self, x_BTD: Tensor) -> Tensor:
         """`[B,T,H·K]` to `[B,H,T,K]`."""
+        # [B,T,H·K] -> [B,T,H,K] -> [B,H,T,K]
         return x_BTD.view(*x_BTD.shape[:2], -1, self.head_width).transpose(1, 2)
 
     def attend(
@@ -74,18 +75,19 @@ class AttentionModule(nn.Module):
 
     def join(self, y_BHRK: Tensor) -> Tensor:
         """The heads through the output matrix, `[B,R,D]`."""
+        # [B,H,R,K] -> [B,R,H,K] -> [B,R,H·K]
         return self.out(y_BHRK.transpose(1, 2).flatten(2))
 
     def mask(self, context: Context) -> Tensor | None:
-        """`[B,1,R|1,T]`, true where the rows of the context may look; None when they see every token."""
+        """`[B,1,R|1,T]` mask, true where the rows of the context may look; None when they see every token."""
         return self.rows_of(context.frame.mask(None), context)
 
     def rows_of(self, mask: Tensor | None, context: Context) -> Tensor | None:
-        """The rows of a mask; one that is the same for every row stays as it is."""
+        """The rows of a mask that the context computes; a mask of one row for all stays as it is."""
         return mask if mask is None or mask.shape[2] == 1 else take(mask, context.rows, 2)
 
     def scores(self, x_BTD: Tensor, context: Context) -> Tensor:
-        """`[B,H,T,T]` of the heads that have scores: before the mask and the softmax."""
+        """`[B,H,T,T]` scores before mask and softmax; `InputError` where a kind has no scores."""
         kind = context.layer.attention.kind
         raise InputError(
             f"layer {context.number} has {kind} attention, and so no scores to compare; train with "
@@ -118,6 +120,8 @@ class AttentionBlock(nn.Module):
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         """The rows of the context, `[B,R,D]`, after attending to all of `x`."""
         change = self.dropout(self.attention(self._source(x_BTD, context), context))
+        # The residual adds to the rows that are computed, which may be fewer than those attended
+        # to.
         y_BRD = take(x_BTD, context.rows) + change
         return self.norm(y_BRD) if context.layer.order == "post" else y_BRD
 
@@ -131,6 +135,7 @@ class AttentionBlock(nn.Module):
         context = replace(context, rows=ALL)
         scores, mask = self.scores(x_BTD, context), self.attention.mask(context)
         if mask is not None:
+            # Here the lowest number is safe: this softmax is not a fused kernel (see `hidden`).
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         return scores.softmax(-1)
 

@@ -23,6 +23,7 @@ class DisentangledAttention(AttentionModule):
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         q_BHRK, k_BHTK, bias, scale = self._parts(x_BTD, context)
         mask = self.mask(context)
+        # SDPA scales the products and then adds the bias, so the bias must be scaled here.
         bias = bias * scale
         if mask is not None:
             bias = bias.masked_fill(~mask, hidden(bias.dtype))
@@ -39,6 +40,8 @@ class DisentangledAttention(AttentionModule):
         q_BHRK = self.split_heads(self.query(take(x_BTD, context.rows)))
         k_BHTK = self.split_heads(self.key(x_BTD))
         bias = self._bias(q_BHRK, k_BHTK, kind, context)
+        # DeBERTa, eq. 4: 1/sqrt(3d) with both position terms, so the variance stays as with one
+        # term.
         return q_BHRK, k_BHTK, bias, 1 / math.sqrt(kind.head_width * (1 + len(kind.terms)))
 
     def _bias(self, q_BHRK: Tensor, k_BHTK: Tensor, kind: Disentangled, context: Context) -> Tensor:
@@ -46,12 +49,15 @@ class DisentangledAttention(AttentionModule):
             return q_BHRK.new_zeros(1)
         table = context.relative[None, : 2 * kind.buckets]
         bucket_BRT = take(context.frame.buckets(kind.buckets, kind.max_distance), context.rows)
+        # [B,R,T] -> [B,H,R,T] without a copy: heads share the buckets.
         index = bucket_BRT[:, None].expand(-1, self.heads, -1, -1)
         bias = q_BHRK.new_zeros(())
+        # Content-to-position: the query's content against the key's relative position.
         if "c2p" in kind.terms:
             key = self.key if kind.shared else self.relative_key
             c2p = q_BHRK @ self.split_heads(key(table)).transpose(-1, -2)  # [B,H,R,rows]
             bias = bias + c2p.gather(-1, index)
+        # Position-to-content: the key's content against the query's relative position.
         if "p2c" in kind.terms:
             query = self.query if kind.shared else self.relative_query
             p2c = self.split_heads(query(table)) @ k_BHTK.transpose(-1, -2)  # [B,H,rows,T]

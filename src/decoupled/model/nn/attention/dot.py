@@ -24,6 +24,7 @@ class DotProductAttention(AttentionModule):
     def look(self, x_BTD: Tensor, v_BHTK: Tensor, context: Context) -> Tensor:
         """`[B,H,R,K]` values by scaled dot products."""
         q_BHRK, k_BHTK = self._queries_and_keys(x_BTD, context)
+        # Packed rows hold several texts, so their ends take the place of a mask.
         if context.frame.pack is not None:
             return context.frame.pack.attend(q_BHRK, k_BHTK, v_BHTK)
         return self.attend(q_BHRK, k_BHTK, v_BHTK, self.mask(context))
@@ -43,4 +44,5 @@ class DotProductAttention(AttentionModule):
         if kind.rotary is None:
             return q_BHRK, k_BHTK
         cos, sin = context.frame.angles(kind.rotary, kind.head_width)
+        # Queries may be a few rows of the text, so they take the angles of their own positions.
         return rotate(q_BHRK, take(cos, rows, 2), take(sin, rows, 2)), rotate(k_BHTK, cos, sin)

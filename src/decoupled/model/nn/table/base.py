@@ -26,7 +26,7 @@ def _(kind: WholeTable, spec: EmbeddingSpec) -> nn.Module:
 
 
 def build_rows(rows: int, width: int, bits: int | None) -> nn.Module:
-    """Rows of vectors, plain or quantised."""
+    """A table of vectors, plain or quantised to int8."""
     if bits is None:
         return nn.Embedding(rows, width)
     build: type[nn.Module] = annex.load("quantise.module").QuantisedRows

@@ -20,7 +20,7 @@ class Attention(Part):
 
     @property
     def inner(self) -> int:
-        """Columns of all heads together."""
+        """The number of columns of all heads together."""
         return self.heads * self.head_width
 
     @property
@@ -33,7 +33,7 @@ class Attention(Part):
 
     @property
     def exact_positions(self) -> bool:
-        """Does it compute with positions, which half precision would blur?"""
+        """Whether it computes with positions, which half precision would blur."""
         return False
 
     def keep(self, units: Sequence[int]) -> Self:
@@ -44,6 +44,7 @@ class Attention(Part):
     ) -> dict[str, Matrix]:
         """Query, key, value and output; `scored` heads, the last ones, have queries and keys."""
         scored = self.heads if scored is None else scored
+        # Heads without scores (fixed patterns) come first and have values only.
         first, inner = self.heads - scored, scored * self.head_width
         score = Matrix(inputs=width, outputs=inner, bias=bias, first=first)
         scores = {"attention.query": score, "attention.key": replace(score, reads="tokens")}
@@ -64,4 +65,5 @@ class DotProduct(Attention):
         return self.dot_product(width, bias=self.bias)
 
     def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
+        # Products of queries with keys, and of weights with values: rows x tokens x columns each.
         return 2 * rows * tokens * self.inner

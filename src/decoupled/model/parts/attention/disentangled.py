@@ -19,7 +19,7 @@ class Disentangled(Attention):
 
     terms: tuple[Literal["c2p", "p2c"], ...]
     buckets: int
-    """Half the rows of the relative table that are used."""
+    """Distances to each side; the relative table has twice as many rows in use."""
     max_distance: int
     """Distance at which the logarithmic buckets end; 0 means linear buckets."""
     shared: bool = True
@@ -37,6 +37,7 @@ class Disentangled(Attention):
 
     def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
         used = min(table, 2 * self.buckets)
+        # c2p multiplies each row, p2c each token, by every row of the table.
         each, project = {"c2p": rows, "p2c": tokens}, linear.macs(width, self.inner)
         positions = sum(used * (project + each[term] * self.inner) for term in self.terms)
         return 2 * rows * tokens * self.inner + positions

@@ -22,5 +22,6 @@ class SelfAttention(DotProduct):
     def exact_positions(self) -> bool:
         return self.rotary is not None
 
+    # Neither window nor angles have parameters, so layers of one slot may differ in them.
     def shape(self) -> Attention:
         return replace(self, window=None, rotary=None)

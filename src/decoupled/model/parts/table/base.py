@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from decoupled.model.parts.linear import WHOLE, Tensors, TensorSpec
 
 TOKENS = "embedding.tokens"
-"""What the names of its tensors begin with."""
+"""Prefix of the names of the tensors of the token table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Table(ABC):
     """How rows of vectors are held for the ids of a vocabulary."""
 
     placed: ClassVar[bool] = False
-    """Do its vectors depend on the position too?"""
+    """Whether its vectors depend on the position too."""
 
     @property
     @abstractmethod
@@ -39,7 +39,7 @@ class Table(ABC):
         """Its parts, in the order of the ids. Tensors outside of their rows are for all tokens."""
 
     def keep(self, order: Sequence[int]) -> Table:
-        """The same for the given ids, in the given order."""
+        """The table for the given ids, in the given order."""
         return self
 
     def check(self, vocab: int, width: int) -> None:

@@ -18,23 +18,28 @@ from decoupled.runtime.openvino.graph import Graph, LoadedLinear, constant, inte
 from decoupled.runtime.openvino.tokens import TokenPart, Tokens, Want
 
 QUERY, PASSAGE = 20, 150
-"""Usual lengths, for choosing the cheaper form."""
+"""Usual lengths of query and passage in tokens, for choosing the cheaper form."""
 ROUNDED_SPEED = 3.0
-"""How much faster a product of bytes is than one of floats."""
+"""Speed of a product of bytes relative to one of floats."""
 
 
 def pays(spec: SelfAttention, tokens: Tokens, want: Want, *, rounded: bool) -> bool:
-    """Is the absorbed form cheaper for the wanted rows at usual lengths?"""
+    """Whether the absorbed form is cheaper for the wanted rows at usual lengths."""
     if want not in ("first", "query"):
         return False
     looking = 1 if want == "first" else QUERY
     inner, plain, folded = spec.heads * spec.head_width, 0.0, 0.0
     for part in tokens.parts:
         seen = QUERY if part is tokens.parts[0] and len(tokens.parts) == 2 else PASSAGE
+        # A query that all pairs share is mapped once per batch, which costs each pair next to
+        # nothing.
         seen = 1 if part.shared else seen
         width = _width(part, inner)
+        # Plain: keys and values of every token. Folded: scores and sums in the tokens' own space,
+        # per head.
         plain += 2 * seen * width * inner / (ROUNDED_SPEED if rounded else 1)
         folded += 2 * looking * spec.heads * seen * width
+    # Mapping the queries into that space, and the sums back out of it.
     return folded + 2 * looking * inner * inner < plain
 
 
@@ -51,6 +56,7 @@ def absorbed(
     taken = tokens.take(want)
     (q_BRI,) = taken.linear(graph, (query,))
     heads = spec.heads
+    # [B,R,H·K] -> [H,B,R,K]
     q_HBRK = op.transpose(op.reshape(q_BRI, integers(0, 0, heads, -1), True), integers(2, 0, 1, 3))
     seen = [_codes(part) for part in tokens.parts]
     keys = [key.after(up) if up else key for _, up in seen]
@@ -60,7 +66,9 @@ def absorbed(
         score = _scores(q_HBRK, z_BTC, linear, heads, scale, _same(keys))
         shared = part.shared and all(p.shared for p in taken.parts)
         scores.append(tokens.spread(score) if shared else score)
+    # One softmax over the tokens of both parts.
     score_BNT = scores[0] if len(scores) == 1 else op.concat(scores, 2)
+    # [B,1,1,T] -> [B,1,T]: heads and rows share an axis here.
     mask_B1T = op.squeeze(frame.mask(None), integers(1))
     weight_BNT = op.softmax(op.add(score_BNT, mask_B1T), 2)
     return _values(weight_BNT, seen, values, heads, tokens)
@@ -71,7 +79,7 @@ def _codes(part: TokenPart) -> tuple[Node, LoadedLinear | None]:
 
 
 def _same(layers: list[LoadedLinear]) -> bool:
-    """Is the bias the same for every token?"""
+    """Whether all parts have the same bias, which is then the same for every token."""
     return len({None if m.bias is None else m.bias.tobytes() for m in layers}) == 1
 
 
@@ -79,6 +87,7 @@ def _scores(
     q_HBRK: Node, z_BTC: Node, key: LoadedLinear, heads: int, scale: np.float32, same: bool
 ) -> Node:
     """`[B,H·R,T]`. A bias that is the same for every token does not change the softmax."""
+    # The scale goes into the constant, so that it costs nothing at run time.
     weight_HKC = key.matrix().reshape(heads, -1, key.inputs) * scale
     u_HBRC = op.matmul(q_HBRK, constant(weight_HKC[:, None]), False, False)
     score = op.matmul(_by_row(u_HBRC, weight_HKC.shape[2]), z_BTC, False, True)
@@ -100,12 +109,13 @@ def _values(
     heads: int,
     tokens: Tokens,
 ) -> Node:
-    """`[B,R,H·K]` of the softmax weights."""
+    """`[B,R,H·K]` values gathered by the softmax weights."""
     total: Node | None = None
     same = _same(values)
     for number, ((z_BTC, _), linear) in enumerate(zip(seen, values, strict=True)):
         a_BNT = weight_BNT
         if len(seen) == 2:
+            # The softmax ran over both parts; each takes the columns of its own tokens.
             start, stop = (0, tokens.query) if number == 0 else (tokens.query, None)
             a_BNT = rows(weight_BNT, start, stop, axis=2)
         width = linear.inputs
@@ -118,9 +128,12 @@ def _values(
         if linear.bias is not None:
             bias = constant(linear.bias.reshape(heads, 1, 1, -1))
             if not same:
+                # With different biases each counts by the weight that its part got; the weights sum
+                # to 1 in all.
                 share = op.reduce_sum(a_BNT, integers(2), True)
                 share = op.reshape(share, integers(0, heads, -1, 1), True)
                 bias = op.multiply(op.transpose(share, integers(1, 0, 2, 3)), bias)
+            # A common bias counts once, since the weights of both parts together sum to 1.
             if not same or number == 0:
                 y_HBRK = op.add(y_HBRK, bias)
         total = y_HBRK if total is None else op.add(total, y_HBRK)

@@ -18,14 +18,14 @@ from decoupled.runtime.openvino.tokens import Tokens, Want
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NodeContext:
-    """What an attention needs beside its tokens."""
+    """The context of an attention: what it needs beside its tokens."""
 
     graph: Graph
     frame: NodeFrame
     name: str
     want: Want
     tap: str = ""
-    """What the range of the output matrix's input is called."""
+    """The name of the range of the output matrix's input."""
     relative: Node | None = None
 
     def out(self, seen_BRI: Node) -> Node:
@@ -46,17 +46,20 @@ def projected(tokens: Tokens, context: NodeContext) -> tuple[Node, Node, Node]:
     query, key, value = (
         context.graph.load(f"{context.name}.{part}") for part in ("query", "key", "value")
     )
+    # All three read one rounded source, so rounding is done once.
     if context.want == "all":
         q, k, v = tokens.linear(context.graph, (query, key, value))
         return q, k, v
     k, v = tokens.linear(context.graph, (key, value))
     taken = tokens.take(context.want)
     (q,) = taken.linear(context.graph, (query,))
+    # Keys differ between pairs even where the query's rows do not.
     return (taken.spread(q) if all(part.shared for part in taken.parts) else q), k, v
 
 
 def split_heads(x_BTI: Node, heads: int) -> Node:
     """`[B,T,H·K]` to `[B,H,T,K]`."""
+    # [B,T,H·K] -> [B,T,H,K] -> [B,H,T,K]; 0 keeps a dimension and -1 infers one.
     return op.transpose(op.reshape(x_BTI, integers(0, 0, heads, -1), True), integers(0, 2, 1, 3))
 
 

@@ -23,6 +23,7 @@ from decoupled.runtime.openvino.tokens import Tokens, take_rows
 @attend.register
 def _(kind: Disentangled, tokens: Tokens, context: NodeContext) -> Node:
     q, k, v = (split_heads(x, kind.heads) for x in projected(tokens, context))
+    # DeBERTa, eq. 4: 1/sqrt(3d) with both position terms.
     scale = np.float32(1 / math.sqrt(kind.head_width * (1 + len(kind.terms))))
     bias = context.frame.mask(None)
     if context.relative is not None and kind.terms:
@@ -37,6 +38,7 @@ def _position_scores(
 ) -> Node:
     graph = context.graph
     assert context.relative is not None
+    # The table may have more rows than this kind uses.
     table = op.slice(
         context.relative, integers(0), integers(2 * kind.buckets), integers(1), integers(0)
     )
@@ -45,6 +47,7 @@ def _position_scores(
         context.frame.buckets(kind.buckets, kind.max_distance), context.want, tokens.query, 0
     )
     shape = op.concat([size(q_BHRK, 0), integers(kind.heads, 1, 1)], 0)
+    # The buckets are the same for all pairs and heads of a batch.
     index = op.broadcast(bucket_RT, shape, broadcast_spec="BIDIRECTIONAL")
     parts = []
     if "c2p" in kind.terms:

@@ -23,6 +23,7 @@ from decoupled.runtime.openvino.tokens import Tokens, take_rows
 @attend.register
 def _(kind: SelfAttention, tokens: Tokens, context: NodeContext) -> Node:
     graph, frame, want = context.graph, context.frame, context.want
+    # Rotation and windows depend on the pair of positions, which the absorbed form does not see.
     plain = kind.rotary is None and kind.window is None and graph.observed is None
     if plain and pays(kind, tokens, want, rounded=bool(graph.ranges)):
         return context.out(absorbed(graph, frame, tokens, kind, context.name, want))
@@ -41,6 +42,7 @@ def looked(
         q = rotate(q, taken[0], taken[1], kind.head_width)
         k = rotate(k, cos, sin, kind.head_width)
     mask = frame.mask(kind.window)
+    # Without a window the mask has one row for all; a windowed one has a row per token.
     if kind.window is not None:
         mask = take_rows(mask, want, tokens.query, 2)
     return op.scaled_dot_product_attention(q, k, v, mask)

@@ -16,7 +16,7 @@ from decoupled.runtime.openvino.graph import Graph, constant, integers
 
 
 def table_rows(graph: Graph, name: str, index: Node) -> Node:
-    """Rows of a table, which may be kept as codes with a scale each."""
+    """Rows of a table at these indices; the table may be kept as codes with a scale per row."""
     axis = constant(np.int64(0))
     if f"{name}.codes" not in graph.tensors:
         return op.gather(constant(graph.array(f"{name}.weight")), index, axis)
@@ -29,7 +29,7 @@ def table_rows(graph: Graph, name: str, index: Node) -> Node:
 def token_rows(
     kind: Table, graph: Graph, spec: EmbeddingSpec, ids_BT: Node, position_T: Node
 ) -> Node:
-    """`[B,T,D]`: what a token table has for each id, as was registered here for its kind."""
+    """`[B,T,D]` rows of a token table for each id, as registered here for its kind."""
     if annex.registers(token_rows, kind, "openvino"):
         return token_rows(kind, graph, spec, ids_BT, position_T)
     raise InputError(f"the openvino runtime lacks {kind.kind} token tables; choose torch")
@@ -39,10 +39,11 @@ def token_rows(
 def bands_of(
     kind: Table, graph: Graph, spec: EmbeddingSpec, ids_BT: Node, position_T: Node
 ) -> Node:
-    """The sum over bands: ids of other bands read some row, which counts for nothing."""
+    """The sum over bands, where ids of other bands read some row that is multiplied by zero."""
     bands, wide, first = kind.bands(spec.vocab, spec.width), [], 0
     for band in bands:
         place = ids_BT if len(bands) == 1 else op.subtract(ids_BT, constant(np.int32(first)))
+        # Out-of-range ids are clamped, since a gather beyond the table is undefined.
         inside = place if len(bands) == 1 else op.clamp(place, 0, band.ids - 1)
         x = table_rows(graph, band.rows, inside)
         x = x if band.widen is None else graph.plain(x, graph.load(band.widen))
