@@ -128,7 +128,7 @@ def test_fixed_patterns_save_their_queries_and_keys(learned, saved):
     spec = encoder(vocab=100, width=512, layers=6, heads=8, ffn=2048, bias=False)
     pairs = tuple((h, "current") for h in range(8 - learned))
     given = tuple((n, pairs) for n in range(6))
-    fixed = SetPatterns(given=given).rewrite(spec)
+    fixed = SetPatterns(assigned=given).rewrite(spec)
     assert parameters(spec) - parameters(fixed) == saved
     tokens, heads = 40, 8 - learned
     before, after = (s.layers[0].macs(512, rows=tokens, tokens=tokens) for s in (spec, fixed))

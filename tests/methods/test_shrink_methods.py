@@ -365,7 +365,7 @@ def test_a_head_gets_the_pattern_that_it_follows(start, sample):
     state[f"{block}key.weight"][16:24] = eye
     fitted = parse("fix-heads:learned=3,part=below").fit(made, sample)
     assert isinstance(fitted, SetPatterns)
-    pairs = dict(fitted.given)
+    pairs = dict(fitted.assigned)
     assert pairs[0] == ((2, "current"),)
 
 

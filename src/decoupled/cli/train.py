@@ -283,7 +283,7 @@ def shrink(
         printing.note(f"scoring {len(check_pairs)} pairs with both models")
     bytes_held = (held, file_bytes(output))
     sizes = compare_sizes(
-        whole, smaller, bytes_held, methods=methods, judged=check_pairs, task=task
+        whole, smaller, bytes_held, methods=methods, check_pairs=check_pairs, task=task
     )
     facts = {"model": str(output), **sizes, "tokens": TOKENS}
     printing.result(facts, as_json, size_table)

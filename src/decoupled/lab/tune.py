@@ -122,34 +122,34 @@ def search(
     path, axes, losses = Path(journal) if journal else None, axes_of(base), base.of(Distillation)
     own = (losses.weights.kd, losses.weights.lrs, losses.weights.task)
     rest = (losses.temperature, base.optimiser.lr)
-    known = {_nearest(axes, trial.settings): trial for trial in read_journal(path)}
+    tried = {_nearest(axes, trial.settings): trial for trial in read_journal(path)}
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.GPSampler(seed=base.seed, n_startup_trials=3)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     # Steps along the axes, not values, so that those of a rate are alike however small it is.
     steps = [optuna.distributions.IntDistribution(0, len(axis) - 1) for axis in axes]
     space: dict[str, Any] = dict(zip(FIELDS, steps, strict=True))
-    for point, trial in known.items():
+    for point, trial in tried.items():
         params = dict(zip(FIELDS, point, strict=True))
         finished = optuna.trial.create_trial(params=params, distributions=space, value=trial.score)
         study.add_trial(finished)
     for weights in (START, own):
         point = _nearest(axes, (*weights, *rest))
-        if point not in known:
+        if point not in tried:
             study.enqueue_trial(dict(zip(FIELDS, point, strict=True)))
-    for _ in range(trials - len(known)):
+    for _ in range(trials - len(tried)):
         proposal = study.ask(space)
         point = tuple(int(proposal.params[name]) for name in FIELDS)
-        if point not in known:
+        if point not in tried:
             settings = tuple(axis[step] for axis, step in zip(axes, point, strict=True))
             changed = override(base, dict(zip(FIELDS.values(), settings, strict=True)))
-            known[point] = Trial(settings=settings, score=train(changed))
+            tried[point] = Trial(settings=settings, score=train(changed))
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(vars(known[point])) + "\n")
-        study.tell(proposal, known[point].score)
-    return sorted(known.values(), key=lambda trial: -trial.score)
+                    file.write(json.dumps(vars(tried[point])) + "\n")
+        study.tell(proposal, tried[point].score)
+    return sorted(tried.values(), key=lambda trial: -trial.score)
 
 
 def axes_of(base: Recipe) -> tuple[Settings, ...]:
@@ -187,10 +187,10 @@ def read_journal(path: Path | None) -> list[Trial]:
     return trials
 
 
-def trial_table(ranked: Sequence[Trial], known: int) -> ResultTable:
+def trial_table(ranked: Sequence[Trial], earlier: int) -> ResultTable:
     """The best trials, of which so many were known before."""
     rows = [(round(trial.score, 4), *trial.settings) for trial in ranked[:SHOWN]]
-    title = f"best of {len(ranked)} trials, {len(ranked) - known} of them new"
+    title = f"best of {len(ranked)} trials, {len(ranked) - earlier} of them new"
     return ResultTable(title=title, columns=("score", *NAMES), rows=rows)
 
 

@@ -50,7 +50,7 @@ _JUDGED_ID = ("id", "_id", "qid", "query_id", "query-id")
 _QUERY_TEXT = ("text", "query", "question")
 _LABEL = ("label", "score", "relevance", "gold_label", "is_duplicate", "quality", "is_selected")
 # Columns that hold passages, and the label that the column's name implies.
-_GIVEN = (
+_LABELLED = (
     (re.compile(r"pos(itive)?s?(_\d+)?"), 1),
     (re.compile(r"neg(ative)?s?(_\d+)?"), 0),
     (re.compile(r"passages"), None),
@@ -140,7 +140,7 @@ def pairs_of(row: Fields, name: str, *, parse_labels: bool) -> Iterator[Pair]:
     query = first_of(row, _QUERY)
     columns = [
         (key, label)
-        for pattern, label in _GIVEN
+        for pattern, label in _LABELLED
         for key in row
         if pattern.fullmatch(key) and row[key] not in (None, "")
     ]

@@ -44,7 +44,7 @@ def compare_sizes(
     files: tuple[int | None, int | None],
     *,
     methods: Sequence[Method] = (),
-    judged: Sequence[Pair] | None = None,
+    check_pairs: Sequence[Pair] | None = None,
     task: str = "pairs",
 ) -> dict[str, dict[str, Any]]:
     """Parameters, bytes and arithmetic of both models, and their scores on judged pairs."""
@@ -63,8 +63,8 @@ def compare_sizes(
         if sparse:
             # The folder holds zeros as they are; this is what a format for them would take.
             facts["sparse_bytes"] = sparse_bytes(model.net.state_dict())
-        if judged is not None:
-            ready = prepare(judged, model, task, train=False)
+        if check_pairs is not None:
+            ready = prepare(check_pairs, model, task, train=False)
             facts["score"] = round(score_of(model, ready), 4)
         compared[name] = facts
     return compared

@@ -93,11 +93,11 @@ class Results:
         """
         if self.data["cells"]:  # those of a file that names no commit may be of any
             self.data.setdefault("commit", None)
-        known = {**self.data.get("ceiling", {}), **self.data.get("machine", {}), **self.data}
+        recorded = {**self.data.get("ceiling", {}), **self.data.get("machine", {}), **self.data}
         for name, value in {**setting, "processor": machine.get("processor")}.items():
-            if known.get(name, value) != value:
+            if recorded.get(name, value) != value:
                 raise InputError(
-                    f"{self.path} holds times of {name}={known[name]!r}, and this race has "
+                    f"{self.path} holds times of {name}={recorded[name]!r}, and this race has "
                     f"{name}={value!r}; name another file"
                 )
         command = f"decoupled lab bench --preset {preset}"
@@ -142,8 +142,8 @@ def compare(results: Results) -> list[Json]:
     cells, rows = results.data["cells"], []
     for key, cell in cells.items():
         shape, top, name = key.split(" | ")
-        known = {field: value for field, value in cell.items() if field != "times_ms"}
-        row: Json = {"shape": shape, "top": int(top), "contender": name, **known}
+        facts = {field: value for field, value in cell.items() if field != "times_ms"}
+        row: Json = {"shape": shape, "top": int(top), "contender": name, **facts}
         for baseline in contenders.BASELINES:
             base = cells.get(key_of(shape, int(top), baseline), {})
             if "p50_ms" in base and "p50_ms" in cell:

@@ -317,21 +317,23 @@ def run_sweep(
     last = len(swept.model.spec.layers)
     if wrong := [k for k in splits if not 0 <= k <= last]:
         raise InputError(f"split {wrong[0]} is asked for, but the encoder has {last} layers")
-    known = {line["split"]: line for line in _own_lines(swept, out)}
+    measured = {line["split"]: line for line in _own_lines(swept, out)}
     out.parent.mkdir(parents=True, exist_ok=True)
     for at in splits:
-        fresh = at not in known
+        fresh = at not in measured
         if fresh:
-            known[at] = measure_split(swept, at, progress)
+            measured[at] = measure_split(swept, at, progress)
             # The whole file in one step: what a kill cut off goes, and nothing is cut off.
             draft = out.with_name(f".{out.name}.draft")
-            draft.write_text("".join(json.dumps(line) + "\n" for line in known.values()), "utf-8")
+            draft.write_text(
+                "".join(json.dumps(line) + "\n" for line in measured.values()), "utf-8"
+            )
             draft.replace(out)
             if (folder := _run_folder(swept, at)) is not None:
                 checkpoint.clear(folder)
         if on_split is not None:
-            on_split(known[at], fresh)
-    return [known[at] for at in sorted(known)]
+            on_split(measured[at], fresh)
+    return [measured[at] for at in sorted(measured)]
 
 
 def _own_lines(swept: Sweep, out: Path) -> list[dict[str, Any]]:

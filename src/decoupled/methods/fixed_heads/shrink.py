@@ -76,21 +76,21 @@ class FixHeads(Method):
             assigned.append(
                 (number, tuple((head, supply[place]) for head, place in sorted(places)))
             )
-        return SetPatterns(given=tuple(assigned), empty=self.empty)
+        return SetPatterns(assigned=tuple(assigned), empty=self.empty)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetPatterns(Method):
     """Exactly these heads under exactly these patterns; fixed heads come first in the new layer."""
 
-    given: tuple[tuple[int, tuple[tuple[int, Pattern], ...]], ...]
+    assigned: tuple[tuple[int, tuple[tuple[int, Pattern], ...]], ...]
     """Pairs of head and pattern for each attention slot."""
     empty: Empty = "clamp"
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """The spec with fixed heads in the layers of these slots."""
         linear.need_floats(spec, FixHeads.name)
-        table, layers = dict(self.given), list(spec.layers)
+        table, layers = dict(self.assigned), list(spec.layers)
         for n, layer in enumerate(layers):
             if (slot := layer.attention_slot) in table:
                 patterns = [pattern for _, pattern in table[slot]]
@@ -102,7 +102,7 @@ class SetPatterns(Method):
         """Values and outputs in the new order of heads; queries and keys of the learned ones alone."""
         moved, width = dict(weights), after.encoder.width
         old, new = (linear.blocks_of(spec, "attention") for spec in (before, after))
-        for number, pairs in self.given:
+        for number, pairs in self.assigned:
             fixed = [head for head, _ in pairs]
             learned = [h for h in range(old[number].part.units) if h not in fixed]
             # Fixed heads come first in the new layer, so values and outputs are reordered as well.

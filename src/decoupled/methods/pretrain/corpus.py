@@ -48,7 +48,7 @@ class Corpus:
         cls,
         passages: Iterable[Passage],
         tokenizer: Tokenizer,
-        told: Callable[[int], None] = lambda documents: None,
+        progress: Callable[[int], None] = lambda documents: None,
     ) -> Corpus:
         """Passages one after the other; those that follow one another in a document are one text.
 
@@ -67,7 +67,7 @@ class Corpus:
                     begins += [np.asarray(part[1], np.bool_) for part in parts]
                     lengths += [len(part[0]) for part in parts]
                     counts.append(len(parts))
-            told(len(counts))
+            progress(len(counts))
         if not counts:
             raise InputError(
                 "the corpus holds no text to learn from; give documents with sentences"

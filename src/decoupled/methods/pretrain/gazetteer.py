@@ -143,7 +143,7 @@ class Gazetteer:
         number = {spelling: n for n, spelling in enumerate(self.spellings)}
         may = np.flatnonzero(np.isin(ids, list(self.sizes)) & begins)
         limits = corpus.sentences[np.searchsorted(corpus.sentences, may, side="right")]
-        found, free = [], 0
+        positions, free = [], 0
         for start, limit in zip(may.tolist(), limits.tolist(), strict=True):
             # A name within one that was found already is skipped; the longest match comes first.
             for size in self.sizes[int(ids[start])] if start >= free else ():
@@ -152,18 +152,18 @@ class Gazetteer:
                 # Only whole words: the next token must begin one.
                 if entity is not None and (end == limit or begins[end]):
                     if len(self.alike[self.kind[self.thing[entity]]]) > 1:
-                        found.append((start, end, entity))
+                        positions.append((start, end, entity))
                         free = end
                     break
-        return np.asarray(found, np.int64).reshape(-1, 3)
+        return np.asarray(positions, np.int64).reshape(-1, 3)
 
     def exchange(
-        self, corpus: Corpus, found: Places, share: float, draw: np.random.Generator
+        self, corpus: Corpus, positions: Places, share: float, draw: np.random.Generator
     ) -> Corpus:
         """The corpus with some names replaced by others of their kind, no two neighbours, all marked."""
         parts, begins, mentions = [], list[np.ndarray](), []
         shifts, place, shift, free = [], 0, 0, True
-        for start, end, spelling in found.tolist():
+        for start, end, spelling in positions.tolist():
             thing = self.thing[spelling]
             # Never two neighbours: an untouched name must stand between two replaced ones (WKLM).
             replaced = free and draw.random() < share

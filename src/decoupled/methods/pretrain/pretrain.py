@@ -231,9 +231,9 @@ def _keep(trained: Model, goal: Mlm, out: str | Path, keep_generator: bool) -> N
     with written(Path(out) / HEADS) as file:
         save_file(own, file)
     if keep_generator:
-        made = Model(
+        encoder = Model(
             cast(Electra, goal).whole_generator(),
             trained.tokenizer,
             [{"did": "generate for", "model": str(out)}],
         )
-        made.save(f"{out}-generator")
+        encoder.save(f"{out}-generator")

@@ -32,8 +32,8 @@ class TreeText(Structure):
     first: int
     kind: Literal["tree"] = field(default="tree", metadata=LATER)
 
-    def read(self, text: str, given: str) -> list[Node]:
-        return parsed(given, text) if given else sentence_tree(text)
+    def read(self, text: str, parse: str) -> list[Node]:
+        return parsed(parse, text) if parse else sentence_tree(text)
 
     def add(
         self, read: Sequence[Node], ids: Rows, offsets: Rows, *, start: int, title: slice

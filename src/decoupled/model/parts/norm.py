@@ -1,4 +1,4 @@
-"""Normalisation."""
+"""Layer norms as data: their epsilon, their bias and their tensors."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ class Structure(ABC):
     @property
     @abstractmethod
     def kind(self) -> str:
-        """Its tag in JSON."""
+        """The tag of this structure in JSON."""
 
     @abstractmethod
-    def read(self, text: str, given: str) -> Any:
+    def read(self, text: str, parse: str) -> Any:
         """What `add` needs of a text, whose record may have a `structure`; raises where they do not fit."""
 
     @abstractmethod

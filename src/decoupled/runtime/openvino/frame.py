@@ -26,13 +26,13 @@ class NodeFrame:
 
     position: Node
     real: Node
-    _made: dict[Any, Node] = field(default_factory=dict)
+    _cache: dict[Any, Node] = field(default_factory=dict)
 
     def cached(self, key: Any, make: Callable[[], Node]) -> Node:
         """Return what `make` gives, computed once however many layers ask."""
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
 
     def mask(self, window: int | None) -> Node:
         """`[B,1,1|T,T]` mask, 0 or `HIDDEN`, to be added to the scores."""

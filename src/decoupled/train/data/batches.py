@@ -46,7 +46,7 @@ class Batch:
     earlier_ids: Tensor | None = None
     """`[W,B,P]` windows before the passages, the last one first, for a model with a memory of them."""
     earlier_real: Tensor | None = None
-    heard: Tensor | None = None
+    linked: Tensor | None = None
     """`[B,per_group]`: which pairs of its group each pair hears in a hop; None is all of them."""
     tokens: tuple[int, int, int] | None = None
     """The `real_tokens` where they are known, so that nobody waits for a GPU to count."""
@@ -76,7 +76,7 @@ class Batch:
             return None
         group_B = torch.arange(len(self.label), device=self.label.device) // self.per_group
         own = torch.eye(len(group_B), dtype=torch.bool, device=group_B.device)
-        there = ~own if self.heard is None else self.heard.repeat(1, len(own) // self.per_group)
+        there = ~own if self.linked is None else self.linked.repeat(1, len(own) // self.per_group)
         return (group_B[:, None] == group_B) & there
 
     @property
@@ -248,7 +248,7 @@ class Batches:
             per_group=per_group,
             query_repeat=per_group if share == "query" else 1,
             passage_repeat=per_group if share == "passage" else 1,
-            heard=None if self._links is None else self._links[rows],
+            linked=None if self._links is None else self._links[rows],
             number=number,
         )
 

@@ -41,7 +41,7 @@ class Pass:
     """Whether the cross component reads the states as they are, without the learned projection."""
     hidden: bool = False
     """Whether to keep the outputs of the cross layers."""
-    given: bool = False
+    input_states: bool = False
     """Whether to keep also the input of the first cross layer."""
     packed: bool = False
     """Whether to run the layers without padding, where every layer can and no scores are kept."""
@@ -183,7 +183,7 @@ def _forward_packed(
     every_row = any(head.reads_passages for head in specs)
     rows, unpacked = (ALL, packing.unpack) if every_row else (FIRST, packing.first)
     y_BRD = unpacked(out.last)
-    hidden = _kept(out.given, observed, out.last, how)
+    hidden = _kept(out.inputs, observed, out.last, how)
     exits = (net.leave(n, unpacked(observed[n - 1 - split]), packing.real) for n in leaving)
     return PairOutputs(
         by_head=net.read(y_BRD, packing.real, rows, batch.query_ids.shape[1], heads),
@@ -200,7 +200,7 @@ def _kept(first: Tensor, observed: list[Tensor], last: Tensor, how: Pass) -> tup
     """Hidden states in order; the last ones after the final norm."""
     if not (how.hidden and observed):
         return ()
-    return (*((first,) if how.given else ()), *observed[:-1], last)
+    return (*((first,) if how.input_states else ()), *observed[:-1], last)
 
 
 def _sides(net: PairEncoder, out: PackedPairs) -> tuple[SideStates, ...]:
@@ -286,7 +286,7 @@ def _moved(
     query_BT[:, query:] = False
     layers = net.spec.layers[split:]
     moved = (real_BT if layer.passage == "advance" else query_BT for layer in layers)
-    return (*((real_BT,) if how.given else ()), *moved)
+    return (*((real_BT,) if how.input_states else ()), *moved)
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, kw_only=True)
 class _Graph:
     graph: torch.cuda.CUDAGraph
-    given: dict[str, Tensor]
+    inputs: dict[str, Tensor]
     """The tensors that it reads; a batch is copied into them."""
     losses: Losses
 
@@ -78,7 +78,7 @@ class TrainingGraphs:
                 weight.grad = None
             _recover(stream)
             raise
-        return _Graph(graph=graph, given=inputs, losses=(loss.detach(), parts))
+        return _Graph(graph=graph, inputs=inputs, losses=(loss.detach(), parts))
 
     def _probe(self, batch: Any) -> list[Tensor | None]:
         """Buffers for the gradients of the weights that get any; the random state is left as it was."""
@@ -97,7 +97,7 @@ class TrainingGraphs:
 
     def _replay(self, graph: _Graph, batch: Any) -> Losses:
         for name, tensor in tensors_of(batch).items():
-            graph.given[name].copy_(tensor)
+            graph.inputs[name].copy_(tensor)
         graph.graph.replay()
         self._show_gradients()
         loss, parts = graph.losses

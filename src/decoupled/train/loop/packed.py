@@ -56,7 +56,7 @@ class PackedSide:
 class PackedPairs:
     """The results of a packed pass."""
 
-    given: Tensor
+    inputs: Tensor
     """`[1,N,D]` input of the cross component."""
     last: Tensor
     """`[1,N,D]` every row of the last layer."""
@@ -96,7 +96,7 @@ def read_packed(
         side_BT[:, real_BQ.shape[1] :] = 1
         x_1ND = net.cross_embedding(x_1ND, packed.position_BT, pairs.pack(side_BT))
     last = net.stack(x_1ND, packed, first=split, observe=observe)
-    return PackedPairs(given=x_1ND, last=last, packing=pairs, sides=sides)
+    return PackedPairs(inputs=x_1ND, last=last, packing=pairs, sides=sides)
 
 
 def _lower(

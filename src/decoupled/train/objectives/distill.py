@@ -47,7 +47,7 @@ class Distill(Objective):
             self._targets = self._cached_targets(teacher, batches) if batches is not None else None
         self._kept = Pass(
             hidden=compared,
-            given=compared and settings.lrs_from == "split",
+            input_states=compared and settings.lrs_from == "split",
             scores=bool(weights.attention),
             sides=student.spec.projection is not None,
         )
