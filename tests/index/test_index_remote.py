@@ -233,7 +233,7 @@ def test_a_full_disk_ends_the_caching_and_no_read(tmp_path, monkeypatch, caplog,
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("50GB", 50 * 10**9), ("1.5 mb", 1_500_000), ("0", 0), ("2TiB", 2 * 10**12)]
+    ("text", "size"), [("50GB", 50 * 10**9), ("1.5 mb", 1_500_000), ("0", 0), ("2TiB", 2 * 2**40)]
 )
 def test_sizes_are_read(text, size):
     assert parse_size(text) == size

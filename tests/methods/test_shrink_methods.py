@@ -346,7 +346,7 @@ def test_learned_heads_stay_as_they_were(start, sample):
 
     with gated(made.net, "attention", silent):
         rest = logits(made, sample)
-    given = next(row for row in made.history if row.get("method") == "set-patterns")["given"]
+    given = next(row for row in made.history if row.get("method") == "set-patterns")["assigned"]
     kept = {n: [h for h in range(4) if h not in [p[0] for p in pairs]] for n, pairs in given}
     close(rest, logits(apply(start, KeepHeads.of(kept)), sample))
 
