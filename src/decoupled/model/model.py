@@ -122,8 +122,8 @@ class Model:
         and to `restart` elsewhere. In the layers `one_way` (counted from 1, or `auto`) passages stay as they
         were stored and only the query advances: far cheaper, and in need of `distill`.
 
-        `at="auto"` splits at half of the layers; with pairs as `data`, where they say that a model which is
-        then distilled may be split (`suggest_split`).
+        `at="auto"` splits at half of the layers; with pairs as `data`, at the deepest layer that
+        `suggest_split` recommends for a model that will be distilled.
         """
         whole = source if isinstance(source, Model) else cls.open(source)
         if at == "auto":

@@ -129,9 +129,9 @@ class LateInteraction:
     def choose(
         self, scores: Floats, k: int, per: int = PER_HIT, keys: Sequence[object] = ()
     ) -> npt.NDArray[np.int64]:
-        """Candidates to read for `k` results, in order: the best share, and those close to the cut.
+        """Numbers of the candidates to read for `k` results, ascending: the best share and what is close.
 
-        Where windows of one key are one result, as many more as `k` results take.
+        `keys` name the result that each window belongs to; then the cut goes down until `k` results are in.
         """
         count = self.count(len(scores), k, per)
         if count >= len(scores):
