@@ -21,7 +21,8 @@ from decoupled.measure.counts import published_flops, published_speedup
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.head import HeadSpec
-from decoupled.model.spec import ModelSpec, TextSpec, with_split
+from decoupled.model.spec import ModelSpec, TextSpec
+from decoupled.model.split import with_split
 from decoupled.model.tokens import Tokenizer
 
 TASKS = {

@@ -21,7 +21,7 @@ import psutil
 import decoupled as dc
 from decoupled.lab.script import options, write_report
 from decoupled.model.folder import starter_model
-from decoupled.model.spec import unsplit
+from decoupled.model.split import unsplit
 from decoupled.runtime import cpu
 from decoupled.runtime.openvino.calibrate import export_int8
 from decoupled.search.starter import sample_questions

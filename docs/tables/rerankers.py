@@ -9,7 +9,8 @@ from typing import Any
 from decoupled.measure.counts import work
 from decoupled.model.codec import build_codec
 from decoupled.model.hf.convert import family_of
-from decoupled.model.spec import ModelSpec, TextSpec, with_split
+from decoupled.model.spec import ModelSpec, TextSpec
+from decoupled.model.split import with_split
 from results import Table
 
 QUERY, PASSAGE = 20, 150

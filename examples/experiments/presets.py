@@ -25,7 +25,7 @@ from decoupled.measure.pairs import Pair
 from decoupled.methods.pretrain.gazetteer import made_gazetteer
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import SelfAttention
-from decoupled.model.spec import unsplit
+from decoupled.model.split import unsplit
 from decoupled.model.tokens import Passage, Tokenizer
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import tokenise

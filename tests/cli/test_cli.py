@@ -267,6 +267,24 @@ def test_auto_takes_the_deepest_split_that_agrees(cli, checkpoint, tmp_path):
     assert half.json["split"] == 1 and "half of the layers" in half.err
 
 
+def test_a_stand_in_is_fitted_and_said(cli, checkpoint, tmp_path):
+    done = checked(cli, checkpoint, tmp_path, "--at", 2, "--stand-in", 3, "--json")
+    assert done.json["stand_in"] == 3 and done.json["check"][0]["split"] == 2
+    assert cli("info", tmp_path / "m", "--json").json["stand_in"] == 3
+    bare = cli("split", checkpoint("bert", "rank"), "-o", tmp_path / "b", "--at", 2, "--json").json
+    assert bare["stand_in"] == 0 and bare["positions"] == "typical"
+
+
+def test_certify_writes_a_card(cli, checkpoint, tmp_path):
+    assert cli("split", checkpoint("bert", "rank"), "-o", tmp_path / "m", "--at", 1).code == 0
+    data, card = tmp_path / "pairs.jsonl", tmp_path / "card.md"
+    rows = [{"query": "q", "passage": f"passage {n} of words", "label": n} for n in range(4)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = cli("certify", tmp_path / "m", "--data", data, "--card", card, "--json")
+    assert done.json["kind"] == "certificate" and done.json["queries"] == 1
+    assert "milliseconds a query" in card.read_text()
+
+
 @pytest.mark.parametrize("head", ["span", "classes", "choice"])
 def test_check_works_for_every_head(cli, checkpoint, tmp_path, head):
     data = tmp_path / "check.jsonl"

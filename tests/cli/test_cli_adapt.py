@@ -64,6 +64,7 @@ def test_the_json_says_both_agreements_and_both_times(cli, folder, tmp_path):
         "trained",
         "scoring",
         "teacher_ms",
+        "curve",
         "split_ms",
         "seconds",
     }

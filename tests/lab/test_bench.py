@@ -35,7 +35,8 @@ from decoupled.model.hf.convert import family_of
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.frame import FIRST, Frame
-from decoupled.model.spec import ModelSpec, TextSpec, with_split
+from decoupled.model.spec import ModelSpec, TextSpec
+from decoupled.model.split import with_split
 from decoupled.search.engine import Engine
 
 TINY = SHAPES["tiny"]

@@ -27,7 +27,8 @@ from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.head import HeadDense, HeadSpec
 from decoupled.model.parts.linear import LinearSpec
-from decoupled.model.spec import ModelSpec, ProjectionSpec, TextSpec, VectorSpec, with_split
+from decoupled.model.spec import ModelSpec, ProjectionSpec, TextSpec, VectorSpec
+from decoupled.model.split import with_split
 from decoupled.train.reshape import with_projection, with_vector
 from tiny import VOCAB
 

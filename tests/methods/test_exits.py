@@ -18,7 +18,8 @@ from decoupled.model.codec import fit_codec
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.model.parts.exits import ExitSpec
-from decoupled.model.spec import ModelSpec, with_split
+from decoupled.model.spec import ModelSpec
+from decoupled.model.split import with_split
 from decoupled.model.tokens import Passage
 from decoupled.runtime.cuda.runtime import CudaRuntime
 from decoupled.runtime.open import open_runtime

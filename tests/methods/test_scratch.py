@@ -13,7 +13,7 @@ import decoupled as dc
 from decoupled.errors import SpecError
 from decoupled.index.documents.passages import starter_tokenizer
 from decoupled.methods.pretrain.scratch import random_model, read_spec
-from decoupled.model.spec import with_split
+from decoupled.model.split import with_split
 from decoupled.train.recipe import Distillation, Optimiser, Recipe, Weights
 from toy import span_pairs
 

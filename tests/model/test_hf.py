@@ -17,7 +17,8 @@ from decoupled.model.hf.convert import Checkpoint, load, save
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.parts.head import HeadSpec
-from decoupled.model.spec import ModelSpec, TextSpec, with_split
+from decoupled.model.spec import ModelSpec, TextSpec
+from decoupled.model.split import with_split
 from tiny import CLASSES, FAMILIES, LABELS, VOCAB, Task, edit_config, edit_weights, save_tiny
 
 TASKS: tuple[Task, ...] = ("rank", "classes", "span", "choice")
@@ -334,7 +335,7 @@ def loaded(
 
 def test_only_a_joint_model_with_one_head_is_a_checkpoint(tmp_path: Path) -> None:
     spec, weights = loaded(tmp_path / "in")
-    with pytest.raises(SpecError, match=r"split=1, positions='restart'.*expected split=0"):
+    with pytest.raises(SpecError, match=r"split=1, positions='typical'.*expected split=0"):
         save(with_split(spec, 1), weights, tmp_path / "out")
     two = replace(spec, heads=(*spec.heads, HeadSpec(kind="span")))
     with pytest.raises(SpecError, match=r"heads rank, span: .* one head or none; drop all but one"):

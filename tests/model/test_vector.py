@@ -139,7 +139,7 @@ def test_in_int8_it_points_the_same_way(model, how):
     rounds = True if how == "rounds" else None
     runtime = OpenVinoRuntime(made.spec, arrays, made.tokenizer, ranges=ranges, rounds=rounds)
     found = runtime.encode("passage", texts()).vectors
-    assert (found * vectors(made)).sum(1).min() > 0.95
+    assert (found * vectors(made)).sum(1).min() > 0.9
     assert np.abs(found - vectors(made)).max() > 1e-5, "nothing was rounded"
 
 

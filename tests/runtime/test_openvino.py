@@ -19,7 +19,8 @@ from decoupled.methods.method import apply
 from decoupled.methods.names import parse
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model, folder
-from decoupled.model.spec import ProjectionSpec, unsplit
+from decoupled.model.spec import ProjectionSpec
+from decoupled.model.split import unsplit
 from decoupled.model.states import States, batches_by_length
 from decoupled.runtime import cpu
 from decoupled.runtime import open as opening
@@ -467,7 +468,7 @@ def test_rounding_as_inputs_come_is_as_exact_as_calibrated_ranges(tmp_path):
 
 def test_int8_of_a_map_whose_input_has_two_readers(model):
     """A stored code that is restored in fp32 feeds the residual and the rounding."""
-    split = Model.split(model("bert", "rank"), at=1)
+    split = Model.split(model("bert", "rank"), at=1, positions="restart")
     pairs = list(zip(texts(5, *[7] * 24), texts(6, *range(8, 32)), strict=True))
     ranges = calibrate(split.spec, tensors(split), pairs)
     reference = TorchRuntime(split)

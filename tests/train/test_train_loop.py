@@ -19,6 +19,7 @@ from decoupled.methods.fixed_heads.part import FixedPatterns
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
+from decoupled.runtime.cpu import multiplies_halves
 from decoupled.train import run
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.prepare import tokenise
@@ -228,7 +229,9 @@ def test_a_named_recipe_suits_the_machine_and_goes_on(model, tmp_path, monkeypat
     with pytest.raises(Stop):
         distill(split, **given)
     made = distill(split, **given)
-    assert steps[:5] == [1, 2, 3, 4, 3] and made.history[-1]["recipe"]["precision"] == "fp32"
+    assert steps[:5] == [1, 2, 3, 4, 3]
+    precision = "bf16" if multiplies_halves() else "fp32"
+    assert made.history[-1]["recipe"]["precision"] == precision
 
 
 def test_a_checkpoint_of_another_run_is_refused(model, tmp_path):
@@ -638,5 +641,5 @@ def test_a_run_ends_by_the_clock_and_its_rate_falls_with_it(certain, monkeypatch
     rates = [line["lr"] for line in lines if "lr" in line]
     assert max(rates) < FAST["optimiser.lr"] and rates[-1] < max(rates) / 3
     judged = [line["step"] for line in lines if "tune" in line]
-    assert judged == [report.steps], "the weights that the time ends with"
+    assert len(judged) == 2 and judged[-1] == report.steps, "half-way, and where the time ends"
     assert lines[-1]["total"] == pytest.approx(report.steps, abs=2)

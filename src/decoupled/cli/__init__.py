@@ -29,7 +29,7 @@ PANELS: dict[str, tuple[Function, ...]] = {
     ),
 }
 """The commands of the help, in its order."""
-RARE: tuple[Function, ...] = (index.compact, search.classify)
+RARE: tuple[Function, ...] = (index.compact, search.classify, models.certify)
 """Commands that the last line of the help names."""
 GROUPS: dict[str, tuple[str, tuple[Function, ...]]] = {
     "lab": (

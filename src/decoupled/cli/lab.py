@@ -64,18 +64,13 @@ def sweep(
         changes = recipe_changes(settings, seed=0, epochs=epochs, batch=batch, lr=lr)
         trained_on = opt.read_data(train, "stop")
         recipe = make_recipe("distill", changes, pairs=len(trained_on))
-    from decoupled.lab.study.sweep import sweep_table
-    from decoupled.train.loop.checkpoint import read_lines
+    from decoupled.lab.study.sweep import constant_warning, stopped_line, sweep_table
 
     def on_split(line: dict[str, Any], fresh: bool) -> None:
         word = "" if fresh else ", measured before"
         printing.note(f"split {line['split']}: {line['metric']} {line['score']:.2f}{word}")
 
-    def stopped() -> str:
-        count = len(whole.spec.layers) + 1 if chosen is None else len({*chosen, 0})
-        measured = f"{len(read_lines(output))} of {count} splits"
-        return f"stopped with {measured} in {output}; run the same command to go on"
-
+    stopped = partial(stopped_line, output, len(whole.spec.layers), chosen)
     with printing.training_bar() as bar, printing.stoppable(stopped):
         run = partial(dc.sweep, whole, data=pairs, out=output, task=task, limit=limit)
         run = partial(run, splits=chosen, train=trained_on, recipe=recipe or "distill")
@@ -83,11 +78,7 @@ def sweep(
         lines = run(about=about, on_split=on_split, progress=bar.log)
     facts = {"file": str(output), "splits": lines}
     printing.result(facts, as_json, lambda _: sweep_table(lines))
-    if lines and lines[0].get("constant"):
-        printing.note(
-            f"warning: the joint model says the same of all {lines[0]['pairs']} pairs, so every split agrees "
-            "with it; train it first, or judge by other pairs"
-        )
+    printing.note(*constant_warning(lines))
     printing.note(f"{output}: {len(lines)} splits; draw them with: decoupled lab report {output}")
 
 
@@ -108,9 +99,7 @@ def layers(
 
     named = [text.partition("=") for text in compare or ()]
     if wrong := ["".join(parts) for parts in named if not all(parts)]:
-        raise InputError(
-            f"--compare is {wrong[0]!r}; write NAME=MODEL, for example distilled=better"
-        )
+        raise InputError(f"--compare is {wrong[0]!r}; write NAME=MODEL, such as better=FOLDER")
     whole, pairs, about = _opened(model, data, task, on_error)
     from decoupled.runtime.torch import open_model
 
@@ -128,7 +117,7 @@ def layers(
 def bench(
     preset: Annotated[str, Option(help="quick (under a minute), cpu or gpu.")] = "quick",
     output: Annotated[
-        Path | None, Option("--output", "-o", help="JSON file; one that is there is gone on with.")
+        Path | None, Option("--output", "-o", help="JSON file to go on with.")
     ] = None,
     plot: Annotated[Path | None, Option(help="Picture to write.")] = None,
     shape: Annotated[list[str] | None, Option(help="Shapes instead of the preset's.")] = None,
@@ -148,9 +137,7 @@ def bench(
 
     if output is not None and output.is_dir():
         raise InputError(f"{output} is a folder; name a JSON file to write")
-    rest = "name a file with -o, and the next race goes on where it was stopped"
-    if output is not None:
-        rest = f"{output} has what was raced, and the same command goes on"
+    rest = f"{output} has what was raced" if output else "with -o FILE a race can go on"
     with printing.stoppable(lambda: f"stopped; {rest}"):
         run = partial(race, preset, output=output, work=work, shapes=shape, tops=top, only=only)
         raced = run(turns=turns, threads=threads, patience=patience, progress=printing.note)
@@ -225,9 +212,7 @@ def plan(
 def report(
     sources: Annotated[list[Path], Argument(help="What sweep, layers, cost, bench, adapt wrote.")],
     output: Annotated[Path, Option("--output", "-o", help="HTML page.")] = Path("report.html"),
-    figures: Annotated[
-        Path | None, Option(help="Folder for a PNG and a CSV of each; default: beside the page.")
-    ] = None,
+    figures: Annotated[Path | None, Option(help="Folder for a PNG and a CSV of each.")] = None,
     title: Annotated[str, Option(help="Title of the page.")] = "Where to split",
     as_json: opt.Json = False,
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from typer import Argument, Option
 
@@ -25,21 +25,19 @@ def split(
     output: opt.NewModel,
     at: Annotated[
         str,
-        Option(
-            help="Layer to split at: 0 is the joint model; `auto` chooses: with --data for a model that "
-            "you will distil, with --check for one that you will use as it is."
-        ),
+        Option(help="Layer; 0 is joint; auto: by --data to distil, by --check to use as it is."),
     ],
     check: Annotated[str | None, Option(help="Pairs to compare with the unsplit model.")] = None,
     data: Annotated[str | None, Option(help="Pairs by which `--at auto` chooses.")] = None,
     limit: Annotated[int, Option(min=1, help="How many queries of the check to use.")] = 200,
-    positions: Annotated[str | None, Option(help="Positions: restart, offset, joint.")] = None,
-    cross_embed: Annotated[str, Option(help="Tables above the split: none, add, add_ln.")] = "none",
-    one_way: Annotated[
-        str | None, Option(help="Layers where only the query advances: auto, or 4-6, or 4,5.")
+    positions: Annotated[
+        str | None, Option(help="Passages begin: typical, restart, offset.")
     ] = None,
+    cross_embed: Annotated[str, Option(help="Tables above the split: none, add, add_ln.")] = "none",
+    one_way: Annotated[str | None, Option(help="Query-only layers: auto, or 4-6, or 4,5.")] = None,
+    stand_in: Annotated[int, Option(min=0, help="Learned rows beside each text, such as 8.")] = 0,
     passage_tokens: Annotated[int | None, Option(help="Longest window of a passage.")] = None,
-    stride: Annotated[int | None, Option(help="Tokens from one window to the next.")] = None,
+    stride: Annotated[int | None, opt.rare(help="Tokens from one window to the next.")] = None,
     rank_label: Annotated[
         str | None, Option(help="Of two labels the one that means relevant: ranks by its odds.")
     ] = None,
@@ -53,11 +51,10 @@ def split(
     from decoupled.model.spec import CrossEmbed, Positions
     from decoupled.model.written import one_way_layers
 
-    if positions is not None:
-        opt.one_of("--positions", positions, get_args(Positions))
+    opt.one_of("--positions", positions or "typical", get_args(Positions))
     opt.one_of("--cross-embed", cross_embed, get_args(CrossEmbed))
-    ways, stand = one_way_layers(one_way), cast("Positions | None", positions)
-    tables = cast("CrossEmbed", cross_embed)
+    how: dict[str, Any] = {"positions": positions, "cross_embed": cross_embed}
+    how |= {"one_way": one_way_layers(one_way), "passage_tokens": passage_tokens, "stride": stride}
     whole = dc.Model.open(checkpoint)
     whole = whole if rank_label is None else whole.rank_by(rank_label)
     measured: list[Agreement] = []
@@ -65,21 +62,41 @@ def split(
         layer = _suggested(whole, data, limit)
     if layer is None and check:
         deepest = partial(deepest_split, whole, dc.read_pairs(check), keep=keep, limit=limit)
-        deepest = partial(deepest, positions=stand, cross_embed=tables, one_way=ways)
-        model, measured = deepest(passage_tokens=passage_tokens, stride=stride)
+        model, measured = deepest(**how)
         printing.note(f"split at {model.spec.split}: the deepest that keeps {keep:.0%} agreement")
     else:
-        split_at = partial(dc.Model.split, whole, at="auto" if layer is None else layer)
-        split_at = partial(split_at, positions=stand, cross_embed=tables, one_way=ways)
-        model = split_at(passage_tokens=passage_tokens, stride=stride)
+        model = dc.Model.split(whole, at="auto" if layer is None else layer, **how)
         if layer is None:
-            printing.note(
-                f"split at {model.spec.split}, half of the layers; --data DATA measures instead"
-            )
-        elif check:
-            measured = agreements(whole, [model], dc.read_pairs(check), limit=limit)
+            printing.note(f"split at {model.spec.split}, half of the layers; --data DATA measures")
+    if stand_in:
+        from decoupled.train.fit.stand_in import fit_stand_in
+
+        with printing.progress_bar("stand-in") as bar:
+            model = fit_stand_in(model, data or check, rows=stand_in, progress=bar.reach)
+    if check and not measured:
+        measured = agreements(whole, [model], dc.read_pairs(check), limit=limit)
     model.save(output)
     _report_split(model, output, measured, as_json)
+
+
+def certify(
+    model: Annotated[Path, Argument(help="A split model folder.")],
+    teacher: Annotated[str | None, Option(help="The joint checkpoint, if it moved.")] = None,
+    data: Annotated[Path | None, Option(help="Pairs to rank, if not the bundled ones.")] = None,
+    limit: Annotated[int | None, Option(min=1, help="Use the first N queries.")] = None,
+    card: Annotated[Path | None, Option(help="Write the table as Markdown here.")] = None,
+    runtime: opt.Runtime = "auto",
+    as_json: opt.Json = False,
+) -> None:
+    """Compare a split model with its joint model: agreement, quality, speed and bytes."""
+    from decoupled.measure.certify import certify as measure
+
+    with printing.progress_bar("queries") as bar:
+        run = partial(measure, model, teacher=teacher, data=data, limit=limit)
+        certificate = run(runtime=runtime, progress=bar.reach)
+    if card is not None:
+        card.write_text(certificate.card(), encoding="utf-8")
+    printing.result(certificate, as_json)
 
 
 def evaluate(
@@ -180,11 +197,7 @@ def _suggested(whole: dc.Model, data: str, limit: int) -> int:
     pairs = opt.read_data([data], "stop")
     with printing.progress_bar("layers") as bar:
         suggestion = suggest_split(whole, pairs, limit=limit, progress=bar.reach)
-    left = suggestion.remaining[suggestion.split]
-    printing.note(
-        f"split at {suggestion.split}: the deepest that leaves {left:.0%} of the attention between both "
-        "texts above it; distil it next"
-    )
+    printing.note(suggestion.line)
     return suggestion.split
 
 

@@ -14,7 +14,8 @@ from math import prod
 from decoupled.errors import InputError
 from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.model.parts.layer import LayerSpec
-from decoupled.model.spec import ModelSpec, Side, with_split
+from decoupled.model.spec import ModelSpec, Side
+from decoupled.model.split import with_split
 
 
 @dataclass(frozen=True, kw_only=True)

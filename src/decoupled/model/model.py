@@ -19,7 +19,8 @@ from decoupled.model.hf import checkpoint, convert
 from decoupled.model.nn.encoder import PairEncoder, Part
 from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.model.parts.table import TOKENS
-from decoupled.model.spec import CrossEmbed, ModelSpec, OneWay, Positions, Side, with_split
+from decoupled.model.spec import CrossEmbed, ModelSpec, OneWay, Positions, Side
+from decoupled.model.split import with_split
 from decoupled.model.tokens import Tokenizer, text_spec
 
 if TYPE_CHECKING:

@@ -18,19 +18,27 @@ from decoupled.model.parts.exits import EXITS, ExitSpec, check_exits
 from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.model.parts.late import LATE, LateSpec
 from decoupled.model.parts.layer import Block, LayerSpec
-from decoupled.model.parts.linear import WHOLE, Tensors
+from decoupled.model.parts.linear import WHOLE, Tensors, TensorSpec
 from decoupled.model.parts.norm import NormSpec
 from decoupled.model.parts.structure import Structure
 from decoupled.model.scoring import Scoring
 
 Side = Literal["query", "passage"]
-Positions = Literal["restart", "offset", "joint"]
+Positions = Literal["typical", "restart", "offset", "joint"]
+"""Where a passage begins in the input component: after a typical query, at 0, after the longest query, or
+(in a joint model) after its own query. In the cross component it follows its own query, but with `offset`."""
 CrossEmbed = Literal["none", "add", "add_ln"]
 OneWay = Sequence[int] | Literal["auto"]
 """Layers whose passages stay as they were stored, counted from 1; `auto` is all that the heads allow."""
 
+TYPICAL = 10
+"""Position of a passage after a typical query: eight tokens and two special ones."""
+STAND_IN = "stand_in."
+"""Prefix of the names of the learned rows that a text is read beside."""
 VECTOR = "vector."
 """Prefix of the names of the tensors of the first-stage vector."""
+LONGEST_STAND_IN = 64
+"""The most learned rows that stand beside a text."""
 WIDEST = 1 << 16
 """The widest encoder that is accepted; the largest that exist have a quarter of it."""
 
@@ -129,6 +137,8 @@ class ModelSpec:
     heads: tuple[HeadSpec, ...] = ()
     split: int = 0
     positions: Positions = "joint"
+    stand_in: int = field(default=0, metadata=LATER)
+    """Learned rows that each text is read beside in the input component, in place of the other text."""
     cross_embed: CrossEmbed = "none"
     projection: ProjectionSpec | None = None
     vector: VectorSpec | None = None
@@ -210,11 +220,17 @@ class ModelSpec:
 
     def first_position(self, side: Side) -> int:
         """Position of a side's first token in the input component, when it does not depend on the query."""
-        return self.text.query_tokens if side == "passage" and self.positions == "offset" else 0
+        if side == "query" or self.positions in ("restart", "joint"):
+            return 0
+        return self.text.query_tokens if self.positions == "offset" else max(TYPICAL, self.stand_in)
+
+    def stand_in_position(self, side: Side) -> int:
+        """Position of the first stand-in row of a side: that of the text which it stands for."""
+        return self.first_position("passage") if side == "query" else 0
 
     def is_input(self, name: str) -> bool:
         """Whether the tensor of that name belongs to the input component (and so to the fingerprint)."""
-        own = ("embedding.", "projection.down.", VECTOR)
+        own = ("embedding.", "projection.down.", VECTOR, STAND_IN)
         return name.startswith((*own, *_prefixes(self.layers[: self.split])))
 
     def is_cross(self, name: str) -> bool:
@@ -228,6 +244,9 @@ class ModelSpec:
         tensors = self.encoder.embedding.tensors(width)
         for prefix, stack in self.stacks.items():
             tensors |= {prefix + name: tensor for name, tensor in stack.layer_tensors().items()}
+        if self.stand_in:
+            rows = TensorSpec((self.stand_in, width))
+            tensors |= {f"{STAND_IN}query": rows, f"{STAND_IN}passage": rows}
         if self.projection is not None:
             tensors |= WHOLE.tensors("projection.down", width, self.projection.width)
             tensors |= WHOLE.tensors("projection.up", self.projection.width, width)
@@ -263,8 +282,9 @@ def check(spec: ModelSpec) -> None:
     if spec.positions == "joint" and spec.split > 0:
         raise SpecError(
             f"positions='joint' at split={spec.split}: a stored passage cannot know the length of its "
-            "query; choose 'restart' or 'offset', or split=0"
+            "query; choose 'typical', 'restart' or 'offset', or split=0"
         )
+    _check_stand_in(spec)
     embedding, text = spec.encoder.embedding, spec.text
     if spec.cross_embed != "none" and not embedding.positions:
         raise SpecError(
@@ -274,8 +294,9 @@ def check(spec: ModelSpec) -> None:
     if embedding.positions:
         room = embedding.positions - embedding.position_start
         need = text.query_tokens + text.passage_tokens
-        if spec.positions == "restart" and spec.cross_embed == "none":
-            need = max(text.query_tokens, text.passage_tokens)
+        if spec.positions in ("typical", "restart") and spec.cross_embed == "none":
+            start = spec.first_position("passage")
+            need = max(text.query_tokens, start + text.passage_tokens)
         if need > room:
             raise SpecError(
                 f"query_tokens={text.query_tokens} and passage_tokens={text.passage_tokens} need {need} "
@@ -304,6 +325,20 @@ def check(spec: ModelSpec) -> None:
         )
     check_exits(spec.exits, spec.heads, range(spec.split + 1, count))
     _check_blocks(spec)
+
+
+def _check_stand_in(spec: ModelSpec) -> None:
+    """Raise where no learned rows can stand beside a text."""
+    if not spec.stand_in:
+        return
+    if not 0 < spec.stand_in <= LONGEST_STAND_IN:
+        raise SpecError(
+            f"stand_in={spec.stand_in}; choose 1..{LONGEST_STAND_IN} rows, or 0 for none"
+        )
+    if spec.split == 0:
+        raise SpecError("stand_in is for texts that are read alone, and split=0 reads none so")
+    if spec.memory_windows or spec.text.structure is not None:
+        raise SpecError("a model that reads trees or remembers windows takes no stand_in; choose 0")
 
 
 def _check_bounds(spec: ModelSpec) -> None:
@@ -338,63 +373,3 @@ def _check_blocks(spec: ModelSpec) -> None:
                         f"{prefix}layer {number} shares {block.name} slot {block.slot} with a layer of "
                         "another shape; give it a slot of its own"
                     )
-
-
-def with_split(
-    spec: ModelSpec,
-    at: int,
-    *,
-    positions: Positions | None = None,
-    cross_embed: CrossEmbed = "none",
-    one_way: OneWay = (),
-) -> ModelSpec:
-    """The same encoder split at layer `at`; positions default to joint at 0 and restart elsewhere.
-
-    Every cross layer advances the passages but those in `one_way`. Layers of a vector, late interaction and
-    exits were made for the states of one split; at another the model has none of them.
-    """
-    chosen: Positions = positions or ("joint" if at == 0 else "restart")
-    if at != spec.split:
-        kept = None if VECTOR in spec.stacks else spec.vector
-        spec = replace(spec, late=None, exits=(), vector=kept)
-    moved = replace(spec, encoder=_frozen(spec.encoder, ()))
-    split = replace(moved, split=at, positions=chosen, cross_embed=cross_embed)
-    return with_one_way(split, one_way) if one_way else split
-
-
-def with_one_way(spec: ModelSpec, layers: OneWay) -> ModelSpec:
-    """The same split with these cross layers one-way and the others advancing."""
-    first, last = spec.split + 1, len(spec.layers)
-    if spec.split == 0:
-        raise SpecError(
-            "one-way layers read stored passages, and a joint model (split 0) stores none; split it first"
-        )
-    chosen: Sequence[int]
-    if layers == "auto":
-        chosen = range(first, last + (not any(head.reads_passages for head in spec.heads)))
-    else:
-        chosen = [int(layer) for layer in layers]
-        if outside := [layer for layer in chosen if not first <= layer <= last]:
-            raise SpecError(
-                f"layer {outside[0]} cannot be one-way: layers 1..{spec.split} run on each text alone and "
-                f"the encoder has {last}; choose {first}..{last}"
-            )
-    if not chosen:
-        raise SpecError(
-            f"split {spec.split} of {last} leaves no layer that can be one-way: the head needs the last "
-            "one to advance; split lower"
-        )
-    return replace(spec, encoder=_frozen(spec.encoder, chosen))
-
-
-def _frozen(encoder: EncoderSpec, layers: Sequence[int]) -> EncoderSpec:
-    changed = tuple(
-        replace(layer, passage="frozen" if number in layers else "advance")
-        for number, layer in enumerate(encoder.layers, 1)
-    )
-    return replace(encoder, layers=changed)
-
-
-def unsplit(spec: ModelSpec) -> ModelSpec:
-    """The joint model with the same weights, as it was before the split."""
-    return with_split(replace(spec, projection=None), 0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 from decoupled.errors import InputError, MissingDependency
 from decoupled.model import folder
 from decoupled.model.codec import Codec
-from decoupled.model.spec import unsplit
+from decoupled.model.split import unsplit
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Runtime
 

@@ -14,14 +14,8 @@ from decoupled.model.model import Model
 from decoupled.model.nn.stack import Stack
 from decoupled.model.parts.late import LateSpec
 from decoupled.model.parts.layer import LayerSpec
-from decoupled.model.spec import (
-    ModelSpec,
-    OneWay,
-    ProjectionSpec,
-    VectorSpec,
-    unsplit,
-    with_one_way,
-)
+from decoupled.model.spec import ModelSpec, OneWay, ProjectionSpec, VectorSpec
+from decoupled.model.split import unsplit, with_one_way
 from decoupled.model.written import one_way_layers
 from decoupled.train.recipe import Recipe
 from decoupled.train.settings import PairTraining

@@ -47,6 +47,15 @@ class Suggestion:
     remaining: tuple[float, ...]
     """Share of the crossing attention above each split, from 0 to all layers."""
 
+    @property
+    def line(self) -> str:
+        """The suggestion and its reason, in words."""
+        left = self.remaining[self.split]
+        return (
+            f"split at {self.split}: the deepest that leaves {left:.0%} of the attention between both texts "
+            "above it; distil it next"
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Plain values, rounded."""
         return {"split": self.split, "remaining": [round(value, 4) for value in self.remaining]}

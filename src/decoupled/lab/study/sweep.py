@@ -362,3 +362,20 @@ def sweep_table(lines: Sequence[dict[str, Any]]) -> ResultTable:
     timed = [line["candidates"] for line in lines if "latency_ms" in line]
     title = f"milliseconds of a query and {timed[0]} passages together" if timed else ""
     return ResultTable(title=title, columns=columns, rows=rows)
+
+
+def stopped_line(output: Path, layers: int, splits: Sequence[int] | None) -> str:
+    """A line that says how far a stopped sweep came."""
+    count = layers + 1 if splits is None else len({*splits, 0})
+    measured = f"{len(read_lines(output))} of {count} splits"
+    return f"stopped with {measured} in {output}; run the same command to go on"
+
+
+def constant_warning(lines: Sequence[dict[str, Any]]) -> list[str]:
+    """A warning where the joint model says the same of all pairs, which makes agreement worthless."""
+    if not (lines and lines[0].get("constant")):
+        return []
+    return [
+        f"warning: the joint model says the same of all {lines[0]['pairs']} pairs, so every split agrees "
+        "with it; train it first, or judge by other pairs"
+    ]

@@ -23,7 +23,8 @@ from decoupled.methods.pretrain.mlm import (
 from decoupled.methods.pretrain.scratch import spread
 from decoupled.methods.pretrain.texts import TextBatch
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.spec import EncoderSpec, ModelSpec, unsplit
+from decoupled.model.spec import EncoderSpec, ModelSpec
+from decoupled.model.split import unsplit
 from decoupled.train.loop.forward import forward_text
 from decoupled.train.loop.packed import pays
 

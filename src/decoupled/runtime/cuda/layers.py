@@ -22,13 +22,11 @@ RowsRead = Literal["first", "span"]
 """Which rows of the last layer are read: each pair's first row, or that and all passage rows."""
 
 
-def read_alone(layers: Sequence[Layer], x_ND: Tensor, texts: Pairs) -> Tensor:
-    """`[N,D]`: these layers over texts that are read alone."""
-    x = Joined.of(x_ND, 0, pair_rows=1)
+def read_alone(layers: Sequence[Layer], x: Joined, texts: Pairs) -> Joined:
+    """These layers over texts that are read alone, or beside the query rows that stand in for a query."""
     for layer in layers:
-        x = _move(layer, x, None, None, texts, Step(rows=0, passages=True))
-    assert x.passage is not None
-    return x.passage
+        x = _move(layer, x, None, None, texts, Step(rows=texts.query, passages=True))
+    return x
 
 
 @dataclass(frozen=True, kw_only=True)

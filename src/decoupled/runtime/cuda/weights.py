@@ -125,6 +125,8 @@ class DeviceWeights:
     dtype: torch.dtype
     embedding: Embedding
     """The embedding in fp32: its rows are few, and everything depends on them."""
+    stand_in: dict[str, Tensor]
+    """The rows that texts of each side are read beside; empty where there are none."""
     layers: tuple[Layer, ...]
     down: Linear | None
     up: Linear | None
@@ -183,6 +185,7 @@ def arrange(
         device=device,
         dtype=dtype,
         embedding=_copy(cast(Embedding, net.embedding), device),
+        stand_in={side: rows.detach().to(device) for side, rows in net.stand_in.items()},
         layers=tuple(
             _layer(layer, net.stack, place, eight=eight and number >= spec.split)
             for number, layer in enumerate(spec.layers)

@@ -126,13 +126,14 @@ class OpenVinoRuntime:
         # Where they come for nothing, one graph serves both.
         vectors = vectors or VECTOR not in self.spec.stacks
         component = self._component(
-            (self.spec.projected(side), vectors),
+            (self.spec.projected(side), vectors, side if self.spec.stand_in else None),
             lambda: input_model(self.spec, self._tensors, side, self.ranges, vectors=vectors),
         )
 
         def run(which: Indices) -> tuple[Ragged, Array]:
             some = batch.select(which)
-            to = rounded_up(int(some.lengths.max()), STEP)
+            beside = self.spec.stand_in
+            to = rounded_up(int(some.lengths.max()) + beside, STEP) - beside
             x_BTW, *pooled = component(input_arrays(self.spec, side, some, query_length, to))
             real_BT = np.arange(x_BTW.shape[1]) < some.lengths[:, None]
             nothing = np.zeros((len(some), 0), np.float32)
