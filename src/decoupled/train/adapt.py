@@ -58,6 +58,8 @@ MOST_HELD = 100
 """The most queries that judge; more would take long and say little."""
 SAMPLE = 2000
 """The number of passages whose words are compared with those of the queries."""
+FEWEST_POINTS = 3
+"""The fewest evaluations from which it is said what more time would bring."""
 TIMED = 10
 """The number of queries that the speeds are measured on."""
 FIND_SHARE, TIME_SHARE = 0.2, 0.03
@@ -85,6 +87,16 @@ class Adapted:
     split_ms: float
     """Milliseconds of one query with its candidates through the index."""
     seconds: float
+    curve: tuple[tuple[float, float], ...] = ()
+    """Minutes of training and the agreement then: the mean of nDCG@10 and tau on some held-out queries."""
+
+    @property
+    def per_doubling(self) -> float | None:
+        """What twice the minutes would bring, by the slope of the curve's last points; None if unknown."""
+        if len(self.curve) < FEWEST_POINTS:
+            return None
+        minutes, scores = np.asarray(self.curve[-FEWEST_POINTS:]).T
+        return float(np.polyfit(np.log2(np.maximum(minutes, 1e-3)), scores, 1)[0])
 
     def to_json(self) -> dict[str, Any]:
         """The fields as plain values, from which a report is drawn."""
@@ -100,11 +112,18 @@ class Adapted:
             f"{self.model}: learnt from {self.queries} queries in {self.seconds:.0f} s; a query takes "
             f"{self.split_ms:.1f} ms{slow}"
         )
+        notes = [note]
+        if self.per_doubling is not None:
+            points = ", ".join(f"{score:.3f} at {minutes:.0f} min" for minutes, score in self.curve)
+            notes += [
+                f"mean of ndcg@10 and tau while it learnt: {points}",
+                f"twice the minutes would bring about {max(self.per_doubling, 0):+.3f}",
+            ]
         return ResultTable(
             title=f"agreement with {teachers} on {self.held_out} queries that were set aside",
             columns=("", "before", "after"),
             rows=[(name, before[name], after[name]) for name in after],
-            notes=[note],
+            notes=notes,
         )
 
 
@@ -186,6 +205,7 @@ def adapt(  # noqa: PLR0913 (the options of the command)
             teacher_ms=teacher_ms,
             split_ms=split_ms,
             seconds=round(time.perf_counter() - started, 1),
+            curve=imitation.curve,
         )
 
 

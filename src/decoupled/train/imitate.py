@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
@@ -20,8 +21,9 @@ from decoupled.train.data.lists import Floats, Lists
 from decoupled.train.data.scored import ScoredLists
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.loop.checkpoint import weights_digest
+from decoupled.train.loop.forward import EVALUATION_TOKENS, autocast
 from decoupled.train.loop.loop import Phase, accelerator_for, fit, suited_to_machine
-from decoupled.train.objectives.adapt import ADAPT, Adapt, Adaptation, TeacherLogits
+from decoupled.train.objectives.adapt import ADAPT, Adapt, Adaptation, TeacherLogits, read_groups
 from decoupled.train.place import Progress
 from decoupled.train.recipe import Recipe, override
 from decoupled.train.reshape import same_tokens
@@ -45,6 +47,8 @@ LEAST = 10
 """The fewest queries that judge, and the number that is scored between two looks at the clock."""
 ONLY_SPLIT = 3e-4
 """Learning rate for a joint model that was split and not trained since."""
+CURVE, CURVE_QUERIES = 6, 30
+"""Evaluations of a run that ends by the clock, and the held-out queries that each of them reads."""
 SHARES = tuple(np.linspace(0, 1, 11, dtype=np.float32).tolist())
 
 
@@ -62,6 +66,8 @@ class Imitation:
     after: TeacherAgreement
     scoring: Scoring | None
     """The meaning of its scores: the student keeps their scale and blends what it did not learn itself."""
+    curve: tuple[tuple[float, float], ...] = ()
+    """Minutes of training and agreement (`TeacherAgreement.overall`) on some of the held-out queries."""
 
 
 def adapt_recipe(
@@ -117,10 +123,14 @@ def imitate(
     train = train[: int(count)]
     if left:
         recipe = override(recipe, {"optimiser.minutes": left, "optimiser.epochs": 1e4})
+        recipe = override(recipe, {"watch.evaluations": recipe.watch.evaluations or CURVE})
     target_scores: Floats | TeacherLogits = partial(scale.apply, 0)
     if ahead:
         target_scores = teachers.blend(teachers.logits(train, cache, "teacher"), train, scale)
-    student = _train(model, train, target_scores, teachers, recipe, work, keep_index, progress)
+    watched = held[:CURVE_QUERIES], target[:CURVE_QUERIES]
+    student, curve = _train(
+        model, (train, target_scores), teachers, recipe, work, keep_index, progress, watched
+    )
     scores, scoring = scores_of(teachers.engine_of(student), held), model.spec.scoring
     if any(teachers.first_stage):
         scoring = blended(scoring, scores, target, held)
@@ -132,6 +142,7 @@ def imitate(
         before=agreement(own, target),
         after=agreement(scores, target),
         scoring=scoring,
+        curve=curve,
     )
 
 
@@ -145,7 +156,7 @@ def say(
     progress: Progress | None = None,
 ) -> Model:
     """A copy of the model, split or joint, trained to give these scores `[Q,C]` to the candidates."""
-    return _train(model, lists, scores, Teachers((), model), recipe, work, False, progress)
+    return _train(model, (lists, scores), Teachers((), model), recipe, work, False, progress)[0]
 
 
 def _scored(engine: Engine, lists: Lists, minutes: float | None) -> Floats:
@@ -179,14 +190,16 @@ def blended(
 
 def _train(
     model: Model,
-    lists: Lists,
-    target_scores: Floats | TeacherLogits,
+    targets: tuple[Lists, Floats | TeacherLogits],
     teachers: Teachers,
     recipe: Recipe,
     work: Path,
     keep_index: bool,
     progress: Progress | None,
-) -> Model:
+    watched: tuple[Lists, Floats] | None = None,
+) -> tuple[Model, tuple[tuple[float, float], ...]]:
+    """The trained student and, where there are lists to judge by, how its agreement grew."""
+    lists, target_scores = targets
     scores = np.zeros(lists.rows.shape, np.float32) if callable(target_scores) else target_scores
     if model.spec.projection is not None and model.spec.projection.bits is not None:
         # It reads what the index stores.
@@ -212,8 +225,29 @@ def _train(
         compile_layers(student.net, objective.teacher)
     of = made_of(student, batches.examples.digest(), recipe)
     phase = Phase(objective=objective, batches=batches, recipe=recipe, folder=work, of=of)
-    fit(replace(phase, progress=progress), accelerator)
-    return student.to("cpu")
+    if watched is not None:
+        phase = replace(phase, evaluate=_judge(student, *watched, recipe, accelerator.device))
+    report = fit(replace(phase, progress=progress), accelerator)
+    return student.to("cpu"), tuple((seconds / 60, score) for seconds, score in report.curve)
+
+
+def _judge(
+    student: Model, lists: Lists, target: Floats, recipe: Recipe, device: torch.device
+) -> Callable[[], float]:
+    """A function that gives the agreement of the student's present weights with the target."""
+    tokens = recipe.of(Adaptation).tokens
+    batches = ScoredLists(lists, target, student, device, tokens=tokens)
+
+    @torch.no_grad()
+    def judge() -> float:
+        scores = np.zeros(target.size, np.float32)
+        with autocast(device, recipe.precision):
+            for batch in batches.walk(batches.ordered(EVALUATION_TOKENS)):
+                ranks = read_groups(student.net, batch, vectors=False).rank
+                scores[batch.rows.cpu().numpy()] = ranks.flatten().float().cpu().numpy()
+        return agreement(scores.reshape(target.shape), target).overall
+
+    return judge
 
 
 def _guide(teachers: Teachers, student: Model) -> Model | None:

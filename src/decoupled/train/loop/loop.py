@@ -21,6 +21,7 @@ from torch import Tensor
 
 from decoupled.errors import DecoupledError, InputError
 from decoupled.model.nn.encoder import PairEncoder
+from decoupled.runtime.cpu import multiplies_halves
 from decoupled.train.data.batches import Feed
 from decoupled.train.loop import checkpoint
 from decoupled.train.loop.average import Average
@@ -87,6 +88,8 @@ class Report:
     best_step: int = 0
     stopped_early: bool = False
     losses: dict[str, float] = field(default_factory=dict)
+    curve: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds and score of every evaluation."""
 
 
 def accelerator_for(recipe: Recipe, device: str | None = None) -> Accelerator:
@@ -103,8 +106,8 @@ def accelerator_for(recipe: Recipe, device: str | None = None) -> Accelerator:
 def suits(device: str) -> dict[str, int | str]:
     """Fields of a recipe that suit a kind of device, by dotted name, where nobody said otherwise."""
     fields: dict[str, int | str] = {"watch.save_every": SAVE_EVERY.get(device, 100)}
-    # bf16 is slower on most processors, and kills the process on some.
-    return {**fields, "precision": "fp32"} if device == "cpu" else fields
+    # Processors that multiply brain floats do so several times as fast as floats; others emulate them.
+    return fields if device != "cpu" or multiplies_halves() else {**fields, "precision": "fp32"}
 
 
 def suited_to_machine(
@@ -231,9 +234,9 @@ class _Run:
             step += 1
             at_log = step % watch.log_every == 0
             over = self.spent >= 1 and step % self.settings.accumulate == 0
-            # The last of them is at the last step, or when the time is over.
-            due, before = (n * watch.evaluations // self.total for n in (step, step - 1))
-            at_eval = due > before or (over and watch.evaluations > 0)
+            # Evaluations are spread over the steps or the minutes; the last is where those end.
+            share = max(step / self.total, min(self.spent, 1.0))
+            at_eval = int(share * watch.evaluations) > len(self.report.curve)
             at_save = bool(self.save_every) and step % self.save_every == 0
             if at_log or at_eval or at_save or over or step == self.total:
                 if self.accelerator.device.type == "cuda":
@@ -330,6 +333,7 @@ class _Run:
             score = self.phase.evaluate()
             weights = {n: t.detach().clone() for n, t in self.student.state_dict().items()}
         self.student.train()
+        self.report.curve.append((round(time.perf_counter() - self.began, 1), score))
         self._tell({"step": step, "tune": score})
         # Weights from before the hooks are in full force are not what the run is for.
         settled = max((hook.settled for hook in self.phase.hooks), default=0.0)
