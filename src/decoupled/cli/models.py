@@ -69,7 +69,7 @@ def split(
         if layer is None:
             printing.note(f"split at {model.spec.split}, half of the layers; --data DATA measures")
     if stand_in:
-        from decoupled.train.fit.stand_in import fit_stand_in
+        from decoupled.methods.stand_in.fit import fit_stand_in
 
         with printing.progress_bar("stand-in") as bar:
             model = fit_stand_in(model, data or check, rows=stand_in, progress=bar.reach)

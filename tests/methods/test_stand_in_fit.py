@@ -6,9 +6,9 @@ import torch
 
 from decoupled.errors import InputError
 from decoupled.measure.agreement import Case, outputs
+from decoupled.methods.stand_in.fit import with_stand_in
 from decoupled.model.model import Model
 from decoupled.search.engine import Engine
-from decoupled.train.fit.stand_in import with_stand_in
 
 WORDS = [f"{a}{b}" for a in ("ka", "lo", "mi", "nu") for b in ("red", "cat", "sun", "oak")]
 
