@@ -48,6 +48,8 @@ _CLOSED = re.compile(
     r"<(?!(?:area|base|br|col|embed|hr|img|input|link|meta|param|source|track|wbr)\b)"
     r"([a-zA-Z][\w:-]*)((?:\s[^<>]*)?)/>"
 )
+# The parser compares each attribute of a tag with all before it.
+_LONG_TAG, _ATTRIBUTES = re.compile(r"<[a-zA-Z][^<>]{4096,}"), 1000
 _FORMATS = words("a b big code em font i nobr s small strike strong tt u")
 # The parser walks over all open tags at each tag: with this many steps a page takes seconds.
 _STEPS, _OPEN = 5_000_000, 100
@@ -61,6 +63,8 @@ def html_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
     text = read_text(stream, declared=_charset)
     if _XML.match(text):
         text = _CLOSED.sub(r"<\1\2></\1>", text)
+    if any(match[0].count("=") > _ATTRIBUTES for match in _LONG_TAG.finditer(text)):
+        raise UnreadableError(f"has a tag of more than {_ATTRIBUTES} attributes; no page has")
     if text.count("<") ** 2 > _STEPS and _steps(text) > _STEPS:
         raise UnreadableError("leaves more tags open than a page has; close them")
     tree = LexborHTMLParser(text)
