@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import ctypes
 import json
 import json.scanner
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,9 @@ class Bodies:
             yield bytes(body)
         finally:
             self.held -= held
+            if held > _PIECE:  # when its answer was sent, and nothing holds it any more
+                loop = asyncio.get_running_loop()
+                loop.call_later(1.0, loop.run_in_executor, None, _return_memory)
 
     def _check(self, outline: Outline, part: bytes) -> None:
         outline.feed(part)
@@ -160,6 +164,12 @@ class Bodies:
             yield part.get("body", b"")
             if not part.get("more_body"):
                 return
+
+
+def _return_memory() -> None:
+    """Give what a large request needed back to the system, where the allocator can do that."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Reading(APIRoute):
