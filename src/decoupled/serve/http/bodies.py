@@ -15,6 +15,7 @@ import json.scanner
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,8 @@ class Reading(APIRoute):
                     service: Service = request.app.state.service
                     value = await service.in_thread(read, content, service.limits)
                     request = Parsed(request, value)
+                elif content:
+                    request = Parsed(request, parse(content))
             return await handler(request)
 
         return handle
@@ -224,8 +227,20 @@ class _Decoder(json.JSONDecoder):
     """Makes lists and objects in Python, strings and numbers in C."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(parse_constant=_no_number, parse_float=_finite)
         self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
+
+
+def _no_number(text: str) -> float:
+    """Refuse what Python reads as a number and no other client could read in an answer."""
+    raise RequestProblem(422, f"the body holds {text[:20]}, which is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    return number if isfinite(number := float(text)) else _no_number(text)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
 
 
 def parse(content: bytes) -> Any:
@@ -236,7 +251,7 @@ def parse(content: bytes) -> Any:
     except UnicodeDecodeError:
         raise RequestProblem(400, "the body is not JSON in UTF-8") from None
     try:
-        decoder = json.JSONDecoder() if len(content) <= _PIECE else _Decoder()
+        decoder = _DECODER if len(content) <= _PIECE else _Decoder()
         return decoder.decode(text)
     except ValueError as error:
         why = error.msg if isinstance(error, json.JSONDecodeError) else "a number is too long"
