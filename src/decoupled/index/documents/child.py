@@ -14,6 +14,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import astuple
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,11 +31,10 @@ _FRAME = 1 << 16
 _GROWTH = 1 << 30
 
 
-class _Answer(Problems):
-    """Sends what a reader gives, and the problems it meets, to the process that asked."""
+class _Answer:
+    """Sends events to the process that asked, many in a frame."""
 
     def __init__(self, stream: IO[bytes]) -> None:
-        super().__init__("skip")
         self._stream = stream
         self._events: list[str] = []
         self._size = 0
@@ -54,13 +55,9 @@ class _Answer(Problems):
         self._stream.write(LENGTH.pack(len(data)) + data)
         self._stream.flush()
 
-    def fail(self, problem: Problem) -> None:
+    def problem(self, problem: Problem) -> None:
         """Have the other process report the problem, or raise it."""
-        self.add("fail", problem.path, problem.line, problem.message)
-
-    def note(self, problem: Problem) -> None:
-        """Have the other process report the problem."""
-        self.add("note", problem.path, problem.line, problem.message)
+        self.add("problem", *astuple(problem))
 
 
 def main() -> None:
@@ -72,33 +69,26 @@ def main() -> None:
     began = _address_space()
     answer.send()
     while line := requests.readline():
-        request = json.loads(line)
-        raw = requests.read(request["bytes"]) if request["bytes"] is not None else None
-        _limit(request["seconds"], request["memory"])
-        error = _read(request, raw, answer)
-        kind = "whole" if error is None else "other" if isinstance(error, OtherError) else "lost"
-        full = error is not None and isinstance(error.__cause__, MemoryError)
-        retires = full or _address_space() - began > _GROWTH
-        answer.add("end", kind, str(error or ""), error and error.line, retires)
+        path, shown, name, format, size, seconds, memory = json.loads(line)
+        raw = b"" if size is None else requests.read(size)
+        file = File(
+            path=None if path is None else Path(path),
+            shown=shown,
+            name=name,
+            format=BY_NAME[format],
+            member=None if size is None else partial(in_memory, raw),
+        )
+        _limit(seconds, memory)
+        kind, message, number, full = "whole", "", None, False
+        try:
+            for item in _items(file, answer):
+                answer.add("item", *item)
+        except UnreadableError as error:
+            kind = "other" if isinstance(error, OtherError) else "lost"
+            message, number = str(error), error.line
+            full = isinstance(error.__cause__, MemoryError)
+        answer.add("end", kind, message, number, full or _address_space() - began > _GROWTH)
         answer.send()
-
-
-def _read(request: dict[str, Any], raw: bytes | None, answer: _Answer) -> UnreadableError | None:
-    """Send what the file holds; the error that stopped its reader comes back."""
-    path = request["path"]
-    file = File(
-        path=None if path is None else Path(path),
-        shown=request["shown"],
-        name=request["name"],
-        format=BY_NAME[request["format"]],
-        member=None if raw is None else lambda: in_memory(raw),
-    )
-    try:
-        for item in _items(file, answer):
-            answer.add("item", *item)
-    except UnreadableError as error:
-        return error
-    return None
 
 
 def _items(file: File, answer: _Answer) -> Iterator[tuple[Any, ...]]:
@@ -106,7 +96,7 @@ def _items(file: File, answer: _Answer) -> Iterator[tuple[Any, ...]]:
         if file.format.blocks is not None:
             yield from file.format.blocks(file, stream)
         elif file.format.read is not None:
-            yield from file.format.read(file, stream, answer)
+            yield from file.format.read(file, stream, Problems("skip", answer.problem))
 
 
 def _limit(seconds: int, memory: int) -> None:
@@ -125,10 +115,8 @@ def _limit(seconds: int, memory: int) -> None:
 
 def _address_space() -> int:
     """Bytes of memory that this process has reserved; 0 where the system does not say."""
-    try:
-        import resource
-
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
-    except (ImportError, OSError):
-        return 0
-    return int(pages) * resource.getpagesize()
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmSize:"):
+                return int(line.split()[1]) << 10
+    return 0

@@ -133,7 +133,8 @@ def _blocks(
     """The blocks of a document, from another process where its format asks for that."""
     assert file.format.blocks is not None
     if file.format.boxed:
-        yield from readers.blocks(file, problems, on_bytes)
+        # All of them, or none: a document that kills its reader is not half there.
+        yield from [TextBlock(*fields) for fields in readers.items(file, problems, on_bytes)]
         return
     with opened(file, on_bytes) as stream:
         yield from file.format.blocks(file, stream)

@@ -15,13 +15,12 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from decoupled.errors import DecoupledError
 from decoupled.index.documents.child import LENGTH
 from decoupled.index.documents.files import File, OtherError, Problem, Problems, UnreadableError
-from decoupled.index.formats.blocks import TextBlock
 from decoupled.index.formats.streams import OnBytes, opened, read_bytes
 
 COUNT = 2
@@ -29,6 +28,7 @@ COUNT = 2
 AHEAD = 8
 """Files that each of them may have waiting."""
 _MB = 1 << 20
+_FIELDS = tuple(field.name for field in fields(Problem))
 _START = "import sys; sys.path[:] = sys.argv[1:]; from decoupled.index.documents.child import main; main()"
 # One thread and one arena: the address space grows with what is read, not with the number of cores.
 _SETTINGS = {
@@ -86,12 +86,6 @@ class Readers(AbstractContextManager["Readers"]):
                 yield waiting.popleft()
         yield from waiting
 
-    def blocks(
-        self, file: File, problems: Problems, on_bytes: OnBytes | None
-    ) -> Iterator[TextBlock]:
-        """The blocks of a document: all of them, or none and an `UnreadableError`."""
-        return iter([TextBlock(*event) for event in self.items(file, problems, on_bytes)])
-
     def items(
         self, file: File, problems: Problems, on_bytes: OnBytes | None
     ) -> Iterator[tuple[Any, ...]]:
@@ -105,27 +99,23 @@ class Readers(AbstractContextManager["Readers"]):
         return self._direct.items(problems, None)
 
 
+@dataclass(eq=False)
 class _Request:
     """A file that a process is to read, by its path or from its bytes."""
 
-    def __init__(self, file: File, raw: bytes | None, size: int) -> None:
-        self.file, self.raw, self.size = file, raw, size
-        self.limits = ReaderLimits.of(size)
+    file: File
+    raw: bytes | None
+    size: int
 
-    def write(self, stream: Any) -> None:
-        """Write the request as a process reads it."""
-        file, limits = self.file, self.limits
-        head = {
-            "path": os.fspath(file.path) if self.raw is None and file.path is not None else None,
-            "shown": file.shown,
-            "name": file.name,
-            "format": file.format.name,
-            "bytes": None if self.raw is None else len(self.raw),
-            "seconds": limits.seconds,
-            "memory": limits.memory,
-        }
-        stream.write(json.dumps(head).encode() + b"\n" + (self.raw or b""))
-        stream.flush()
+    @property
+    def limits(self) -> ReaderLimits:
+        return ReaderLimits.of(self.size)
+
+    def __bytes__(self) -> bytes:
+        file, limits, raw = self.file, self.limits, self.raw
+        path, size = (str(file.path), None) if raw is None else (None, len(raw))
+        head = (path, file.shown, file.name, file.format.name, size, limits.seconds, limits.memory)
+        return json.dumps(head).encode() + b"\n" + (raw or b"")
 
 
 class _Process:
@@ -159,9 +149,8 @@ class _Process:
                     elif kind == "end":
                         ending = event
                     else:
-                        path, line, message = event
-                        problem = Problem(path=path, line=line, message=message)
-                        (problems.fail if kind == "fail" else problems.note)(problem)
+                        problem = Problem(**dict(zip(_FIELDS, event, strict=True)))
+                        (problems.fail if problem.kind == "lost" else problems.note)(problem)
         finally:
             self.waiting.popleft()
             if not ending or ending[-1]:
@@ -195,7 +184,9 @@ class _Process:
             self._answers = False
         # One that died is noticed where its answer is read.
         with suppress(BrokenPipeError):
-            request.write(self._child.stdin)
+            stream = cast(Any, self._child.stdin)
+            stream.write(bytes(request))
+            stream.flush()
 
     def _restart(self) -> None:
         self.end()
