@@ -196,7 +196,8 @@ def test_signals_end_a_build_while_a_hostile_file_is_read(tmp_path, number):
     put(tmp_path, "a.docx", hostile.SKIPPED["span-many.docx"]())
     code = (
         "import sys\nfrom decoupled.index.documents import readers, read_passages\n"
-        "readers.ReaderLimits.of = lambda size: readers.ReaderLimits(seconds=60, memory=16 << 30, output=9999)\n"
+        "limits = readers.ReaderLimits(seconds=60, memory=16 << 30, output=9999)\n"
+        "readers.ReaderLimits.of = lambda size: limits\n"
         "print('begins', flush=True)\n"
         "list(read_passages(sys.argv[1], on_error='skip'))\n"
     )
