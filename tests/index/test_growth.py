@@ -20,7 +20,7 @@ from decoupled.index.formats.streams import in_memory
 
 SMALL, LARGE = 1 << 15, 1 << 20
 CASES = {
-    "tags without end": ("markdown", "<div", "<a"),
+    "tags without end": ("markdown", "<div\n", "<a"),
     "comments without end": ("markdown", "<div>", "<!--"),
     "comments without end, one with": ("markdown", "<div><!-- x -->", "<!--"),
     "a title of space": ("markdown", "---\ntitle: a", " ", "b\n---\n"),

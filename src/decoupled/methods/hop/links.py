@@ -64,11 +64,10 @@ def _near(snapshot: Snapshot, seeds: Rows) -> list[Rows]:
 
 
 def _named(snapshot: Snapshot, text: Excerpt) -> Rows:
+    """Rows of the passages that a passage links to; a link to nothing is passed over."""
     ids = given_links(text)
-    known = [
-        id for id, digest in zip(ids, snapshot.digests(ids), strict=True) if digest is not None
-    ]
-    return snapshot.locate(known)
+    digests = snapshot.digests(ids)
+    return snapshot.locate([id for id, own in zip(ids, digests, strict=True) if own is not None])
 
 
 def given_links(text: Excerpt | Passage) -> list[str]:
