@@ -1,5 +1,6 @@
 """Readers in processes of their own: hostile files are skipped and named, and nothing else changes."""
 
+import gc
 import io
 import os
 import signal
@@ -149,6 +150,25 @@ def test_rows_that_are_not_read_to_their_end_leave_the_next_file_whole(tmp_path)
         pyarrow.parquet.write_table(rows, tmp_path / f"{name}.parquet")
     passages = [p.text for p in read_passages(tmp_path, report=lambda problem: None)]
     assert passages == [f"{name}{n}" for name in "bd" for n in range(30_000)]
+
+
+def test_whoever_stops_early_leaves_no_process(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    for name in "abcd":
+        rows = pa.table({"text": [f"{name}{n}" for n in range(30_000)]})
+        pyarrow.parquet.write_table(rows, tmp_path / f"{name}.parquet")
+    passages = read_passages(tmp_path)
+    assert next(passages).text == "a0" and len(children()) == 2
+    passages.close()
+    del passages
+    assert not children()
+    with pytest.raises(RuntimeError, match="of the reader"):
+        for _ in read_passages(tmp_path):
+            raise RuntimeError("of the reader")
+    gc.collect()
+    assert not children()
 
 
 def test_values_that_json_lacks_are_no_metadata(tmp_path):

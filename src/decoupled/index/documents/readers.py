@@ -70,6 +70,8 @@ class Readers(AbstractContextManager["Readers"]):
 
     def __exit__(self, *_: object) -> None:
         for process in (*self._ahead, self._direct):
+            # Nothing is read any more: whoever still holds an iterator must not start it again.
+            process.waiting.clear()
             process.end()
 
     def ahead(self, files: Iterable[File]) -> Iterator[File]:
@@ -152,7 +154,8 @@ class _Process:
                         problem = Problem(**dict(zip(_FIELDS, event, strict=True)))
                         (problems.fail if problem.kind == "lost" else problems.note)(problem)
         finally:
-            self.waiting.popleft()
+            if self.waiting:
+                self.waiting.popleft()
             if not ending or ending[-1]:
                 self._restart()
             if on_bytes is not None and request.size > read:
@@ -211,7 +214,7 @@ class _Process:
         if not self._answers:
             raise DecoupledError(
                 f"the process that reads documents cannot be started (exit code {code}); see why with: "
-                f"{sys.executable} -m decoupled.index.documents.child"
+                f"{sys.executable} -c 'import decoupled.index.documents.child'"
             )
         if code == -getattr(signal, "SIGXCPU", 0):
             seconds = request.limits.seconds
