@@ -10,7 +10,7 @@ import pytest
 
 from decoupled.runtime.base import Cancelled
 from decoupled.search.request import Request
-from decoupled.serve.http.batching import LEAST_BUDGET, Batcher, run_requests
+from decoupled.serve.http.batching import LEAST_BUDGET, SLOWEST, Batcher, run_requests
 from decoupled.serve.http.limits import Limits
 from decoupled.serve.http.metrics import Metrics
 from decoupled.serve.http.responses import RequestProblem
@@ -151,7 +151,25 @@ def test_the_pace_is_learnt_from_what_was_computed():
             await queue.submit(0, weight=10, seconds=5)
         return queue._pace
 
-    assert 0.009 < asyncio.run(main()) < 0.03
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("decoupled.serve.http.batching.SLOWEST", 1.0)
+        assert 0.009 < asyncio.run(main()) < 0.03
+    assert asyncio.run(main()) == SLOWEST, "however slow it was, others are let in"
+
+
+def test_what_failed_does_not_make_the_pace_faster():
+    async def main():
+        def run(jobs, cancelled):
+            raise ValueError("at once")
+
+        queue = batcher(run)
+        queue._pace = 0.001
+        for _ in range(20):
+            with pytest.raises(ValueError):
+                await queue.submit(0, weight=100, seconds=5)
+        return queue._pace
+
+    assert asyncio.run(main()) == 0.001
 
 
 def test_requests_one_after_the_other_always_find_a_worker():

@@ -40,6 +40,8 @@ LEAST_BUDGET = 128
 """Padded tokens below which a smaller batch helps no more."""
 PACE = 1 / (100_000 * (os.cpu_count() or 1))
 """Seconds for a token, until it is known: a guess that refuses little."""
+SLOWEST = 100 * PACE
+"""Seconds for a token that are believed at most: after a disk that hung once, not all are refused."""
 
 
 @dataclass(eq=False)
@@ -135,7 +137,8 @@ class Batcher(Generic[T, R]):
             outcomes = await self._outcomes(batch)
             self._computing -= weight
             worked = time.perf_counter() - begun
-            self._learn(weight, worked / len(self._working))
+            failed = any(isinstance(outcome, Exception) for outcome in outcomes)
+            self._learn(weight, worked / len(self._working), failed=failed)
             self._metrics.batch(self.name, len(batch), worked)
             for waiting, outcome in zip(batch, outcomes, strict=True):
                 # Its client left meanwhile, or its time was up.
@@ -150,11 +153,14 @@ class Batcher(Generic[T, R]):
         if not self._working:
             self.idle.set()
 
-    def _learn(self, weight: int, worked: float) -> None:
+    def _learn(self, weight: int, worked: float, *, failed: bool) -> None:
         """Bring the pace up to date with a batch of so many tokens and seconds."""
+        # One that failed, or whose clients left, may have ended before it was computed.
+        if failed and worked < weight * self._pace:
+            return
         seconds = 0.8 * self._pace * self._mean_weight + 0.2 * worked
         self._mean_weight = 0.8 * self._mean_weight + 0.2 * weight
-        self._pace = seconds / self._mean_weight
+        self._pace = min(seconds / self._mean_weight, SLOWEST)
 
     async def _outcomes(self, batch: list[_Waiting[T, R]]) -> Sequence[R | Exception]:
         def cancelled() -> bool:

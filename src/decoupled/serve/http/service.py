@@ -35,8 +35,8 @@ COMPARISONS = 8
 """Comparisons with the joint model that may wait: each takes as long as a cross-encoder takes."""
 COMMIT = 1000
 """Tokens that take as long to encode as a change takes to commit."""
-SLICE = 4096
-"""Padded tokens of a long request that are computed before it looks whether others wait."""
+SLICES = 16
+"""A long request looks whether others wait so many times while the runtime's best batch is computed."""
 GIVES_WAY = 0.5
 """Seconds that a long request waits for shorter ones between its slices, so that it ends all the same."""
 
@@ -258,7 +258,8 @@ class Service:
             self._reads.idle.wait(GIVES_WAY)
             return cancelled()
 
-        return self._computed(self._live.refresh(), clients, gives_way, SLICE)
+        engine = self._live.refresh()
+        return self._computed(engine, clients, gives_way, engine.runtime.token_budget // SLICES)
 
     def _compare(self, clients: Clients, cancelled: IsCancelled) -> Outcomes:
         """Run requests through the same weights unsplit, on the passages that the split model would read."""
