@@ -9,6 +9,10 @@ import pytest
 from corpora import put
 from decoupled.errors import InputError
 from decoupled.index.documents import read_passages
+from decoupled.index.documents.files import File, UnreadableError
+from decoupled.index.documents.sources import BY_NAME
+from decoupled.index.formats.epub import epub_blocks
+from decoupled.index.formats.streams import in_memory
 
 CONTAINER = '<container xmlns="urn:c"><rootfiles><rootfile full-path="OPS/book.opf"/></rootfiles></container>'
 PACKAGE = """<?xml version="1.0"?><package xmlns="http://www.idpf.org/2007/opf">
@@ -60,11 +64,12 @@ def test_a_book_without_a_title_has_the_headings_of_its_pages(tmp_path):
 def test_the_pages_of_a_book_together_must_not_fill_the_memory(tmp_path, monkeypatch):
     pages = [len(FILES[name]) for name in ("OPS/text/a.xhtml", "OPS/b two.xhtml")]
     path = put(tmp_path, "a.epub", epub())
+    file = File(path=path, shown="a", name="a", format=BY_NAME["epub"])
     monkeypatch.setattr("decoupled.index.formats.epub.LARGEST", sum(pages))
-    assert len(list(read_passages(path))) == 1
+    assert len(list(epub_blocks(file, in_memory(b"")))) == 5
     monkeypatch.setattr("decoupled.index.formats.epub.LARGEST", sum(pages) - 1)
-    with pytest.raises(InputError, match="unpacks to more than"):
-        list(read_passages(path))
+    with pytest.raises(UnreadableError, match="is larger than"):
+        list(epub_blocks(file, in_memory(b"")))
 
 
 BROKEN = {

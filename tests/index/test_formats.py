@@ -4,7 +4,6 @@ import gzip
 import io
 import json
 import os
-import sys
 import tarfile
 import zipfile
 
@@ -14,7 +13,7 @@ import pytest
 
 from corpora import LINES, PASSAGES, ROWS, put
 from decoupled.errors import InputError
-from decoupled.index.documents import list_files, read_passages, total_bytes
+from decoupled.index.documents import list_files, read_passages, readers, total_bytes
 from decoupled.index.documents.files import Problems
 from decoupled.index.formats import streams
 
@@ -146,8 +145,9 @@ def test_files_of_an_archive_are_named_after_both(tmp_path):
 def test_a_missing_library_costs_its_files_and_says_what_to_install(tmp_path, monkeypatch):
     put(tmp_path, "a.pdf", pdf())
     put(tmp_path, "b.txt", "text")
-    monkeypatch.setitem(sys.modules, "pypdfium2", None)
-    monkeypatch.setattr("decoupled.index.documents.files.find_spec", lambda name: None)
+    # The process that reads runs this before the reader looks for its library.
+    without = "import importlib.util as u; u.find_spec = lambda name: None; "
+    monkeypatch.setattr(readers, "_START", without + readers._START)
     problems = []
     assert len(list(read_passages(tmp_path, on_error="skip", report=problems.append))) == 1
     assert 'run: pip install "decoupled-transformer[documents]"' in str(problems[0])

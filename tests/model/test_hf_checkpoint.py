@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from decoupled.errors import InputError, MissingDependency, SpecError, WeightsError
+from decoupled.errors import DecoupledError, InputError, MissingDependency, SpecError, WeightsError
 from decoupled.model.hf import checkpoint
 from decoupled.model.hf.checkpoint import read_config, read_weights, resolve, tokenizer_file
 from decoupled.model.hf.convert import FAMILIES as READERS
 from decoupled.model.hf.convert import load
+from decoupled.model.model import Model
 from tiny import FAMILIES, edit_config, edit_weights, save_tiny, tiny_config, tiny_tokenizer
 
 
@@ -300,3 +302,53 @@ def test_summaries_that_no_head_computes_are_refused(options: dict[str, Any], me
     config = {**tiny_config("electra").to_dict(), **options}
     with pytest.raises(SpecError, match=message):
         READERS["electra"].head(config, "ElectraForMultipleChoice")
+
+
+def deep(text: str) -> str:
+    return text[:-1] + ', "x": ' + "[" * 100_000 + "]" * 100_000 + "}"
+
+
+CRAFTED = {
+    "architectures": lambda folder: edit_config(folder, architectures=5),
+    "activation": lambda folder: edit_config(folder, hidden_act=[]),
+    "labels": lambda folder: edit_config(folder, id2label={"a": 1}),
+    "layers": lambda folder: edit_config(folder, num_hidden_layers=10**9),
+    "width": lambda folder: edit_config(folder, hidden_size=10**40),
+    "deep": lambda folder: (folder / "config.json").write_text(
+        deep((folder / "config.json").read_text().strip())
+    ),
+    "shards": lambda folder: (
+        (folder / "model.safetensors").unlink(),
+        (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": 5, "b": []}}'),
+    ),
+    "weights": lambda folder: edit_weights(
+        folder, add={"classifier.bias": torch.tensor([float("nan")])}
+    ),
+    "encoding": lambda folder: (folder / "tokenizer.json").write_bytes(b'{"\xff": 1}'),
+    "replacing": lambda folder: (folder / "tokenizer.json").write_text(
+        json.dumps(
+            {
+                **json.loads((folder / "tokenizer.json").read_text()),
+                "normalizer": {
+                    "type": "Sequence",
+                    "normalizers": [
+                        {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 100}
+                    ]
+                    * 8,
+                },
+            }
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+def test_a_crafted_checkpoint_is_one_line(folder: Path, name: str) -> None:
+    tiny_tokenizer(folder)
+    Model.open(folder)
+    CRAFTED[name](folder)
+    began = time.process_time()
+    with pytest.raises(DecoupledError) as error:
+        Model.open(folder)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 1000
+    assert time.process_time() - began < 10

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import time
 from itertools import count
 from types import SimpleNamespace
@@ -10,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from decoupled.errors import InputError, MissingRecord
+from decoupled.errors import DecoupledError, InputError, MissingRecord
 from decoupled.index.index import Index
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
@@ -243,3 +245,26 @@ def test_times_are_counted_under_their_own_stage(index, monkeypatch):
         stages = timing.retrieve_ms + timing.fetch_ms + timing.encode_ms + timing.cross_ms
         assert stages <= timing.total_ms
         assert timing.cross_ms < timing.total_ms - 300
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_an_engine_of_before_a_fork_says_so(index):
+    engine = Engine(index)
+    engine.search("river")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:  # nothing of pytest may run here
+        try:
+            for use in (lambda: engine.search("river"), lambda: engine.candidates("river")):
+                try:
+                    use()
+                    os.write(writing, b"answered ")
+                except DecoupledError as error:
+                    os.write(writing, str(error).encode() + b" ")
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        assert select.select([pipe], [], [], 30)[0]
+        assert pipe.read().count(b"open it in each process, after that") == 2
+    os.waitpid(child, 0)

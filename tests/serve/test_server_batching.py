@@ -10,7 +10,8 @@ import pytest
 
 from decoupled.runtime.base import Cancelled
 from decoupled.search.request import Request
-from decoupled.serve.http.batching import LEAST_BUDGET, Batcher, run_requests
+from decoupled.serve.http.batching import LEAST_BUDGET, SLOWEST, Batcher, run_requests
+from decoupled.serve.http.limits import Limits
 from decoupled.serve.http.metrics import Metrics
 from decoupled.serve.http.responses import RequestProblem
 
@@ -29,7 +30,8 @@ class Doubler:
 
 
 def batcher(run, *, budget=100, queue=10, threads=1):
-    return Batcher("t", run, budget=budget, queue=queue, threads=threads, metrics=Metrics())
+    limits = Limits(batch_tokens=budget, queue=queue, tokens_in_flight=1000)
+    return Batcher("t", run, limits=limits, patience=3.0, threads=threads, metrics=Metrics())
 
 
 async def started(doubler, count=1):
@@ -107,6 +109,83 @@ def test_a_full_queue_says_when_to_come_back():
         return run.batches
 
     assert asyncio.run(main()) == [[0], [4, 8]]
+
+
+@pytest.mark.parametrize(
+    "weight, pace, status, message",
+    [
+        (10, 0.25, 503, "too many requests are waiting"),  # four seconds of work wait, three may
+        (100, 0.1, 422, "about 100 tokens, some 10 seconds of work here"),  # too long in any case
+        (40, 0.1, 503, "too many"),  # 1.6 seconds wait, and 4 are needed
+        (990, 0.001, 503, "too many"),  # more tokens than may be in flight
+    ],
+)
+def test_what_cannot_be_done_in_time_is_refused_at_once(weight, pace, status, message):
+    async def main():
+        run = Doubler()
+        queue = batcher(run)
+        task = asyncio.create_task(queue.submit(0, weight=16, seconds=5))
+        await started(run)
+        queue._pace = pace
+        with pytest.raises(RequestProblem, match=message) as refused:
+            await queue.submit(1, weight=weight, seconds=5)
+        run.let.set()
+        await task
+        queue._pace = pace
+        if status == 503:
+            assert int(refused.value.headers["retry-after"]) == max(1, round(16 * pace))
+            assert (await queue.submit(2, weight=weight, seconds=5))[0] == 4
+        return refused.value.status
+
+    assert asyncio.run(main()) == status
+
+
+def test_the_pace_is_learnt_from_what_was_computed():
+    async def main():
+        def run(jobs, cancelled):
+            time.sleep(0.1)
+            return jobs
+
+        queue = batcher(run)
+        for _ in range(20):
+            await queue.submit(0, weight=10, seconds=5)
+        return queue._pace
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("decoupled.serve.http.batching.SLOWEST", 1.0)
+        assert 0.005 < asyncio.run(main()) < 0.5
+    assert asyncio.run(main()) == SLOWEST, "however slow it was, others are let in"
+
+
+def test_what_failed_does_not_make_the_pace_faster():
+    async def main():
+        def run(jobs, cancelled):
+            raise ValueError("at once")
+
+        queue = batcher(run)
+        queue._pace = 0.001
+        for _ in range(20):
+            with pytest.raises(ValueError):
+                await queue.submit(0, weight=100, seconds=5)
+        return queue._pace
+
+    assert asyncio.run(main()) == 0.001
+
+
+def test_requests_one_after_the_other_always_find_a_worker():
+    async def main():
+        queue = batcher(lambda jobs, cancelled: jobs)
+
+        async def client():
+            for _ in range(200):
+                await queue.submit(0, weight=1, seconds=5)
+                assert isinstance(queue.idle.is_set(), bool)
+
+        await asyncio.gather(*(client() for _ in range(4)))
+        await asyncio.sleep(0.01)
+        return queue.idle.is_set()
+
+    assert asyncio.run(main())
 
 
 def test_time_is_limited_and_who_left_is_not_computed():

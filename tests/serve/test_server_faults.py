@@ -162,11 +162,57 @@ def test_a_full_queue_refuses_in_each_vendors_words(path, split):
             assert reply.status == status and int(reply.headers["retry-after"]) >= 1
             assert "try again" in str(json.load(reply)[field])
             connection.close()
-        assert call(url, "GET", "/health")[0] == 200 and call(url, "GET", "/ready")[0] == 200
+        # A load balancer sends nothing more to a server that is not ready.
+        assert call(url, "GET", "/health")[0] == 200 and call(url, "GET", "/ready")[0] == 503
         held.go.set()
         for connection in waiting:
             assert connection.recv(65536).startswith(b"HTTP/1.1 200")
             connection.close()
+
+
+def test_a_long_request_gives_way_to_short_ones(path, split):
+    engine, order, begun = tiny_engine(path, split), [], threading.Event()
+    real = engine.run
+
+    def run(requests, *, budget=None, cancelled=None):
+        if budget is None:
+            order.append("short")
+            return real(requests)
+        for _ in range(4):
+            begun.set()
+            time.sleep(0.15)
+            assert not cancelled()
+            order.append("slice")
+        return real(requests, budget=budget)
+
+    engine.run = run
+    app = create_app(engine, limits=Limits(batch_tokens=15_000))
+    with listening(app) as url:
+        long = {"query": "x", "documents": ["a river and a town " * 40] * 90}
+        client = threading.Thread(
+            target=lambda: order.append(call(url, "POST", "/v2/rerank", long)[0])
+        )
+        client.start()
+        assert begun.wait(10)
+        statuses = [call(url, "POST", "/v1/search", {"query": "x"})[0] for _ in range(3)]
+        client.join()
+    assert statuses == [200] * 3 and order[-1] == 200
+    assert order.index("short") < 4 and order.count("slice") == 4
+    assert metric(app, "decoupled_slices_total") == 4
+
+
+def test_a_request_that_cannot_end_in_time_is_refused_at_once(path, split):
+    held = Held(tiny_engine(path, split))
+    app = create_app(held.engine)
+    app.state.service._long._pace = 0.01
+    with listening(app) as url:
+        texts = ["a river and a town " * 40] * 100
+        began = time.monotonic()
+        status, reply = call(url, "POST", "/v1/ask", {"question": "x", "texts": texts})
+        assert status == 422 and "seconds of work here" in reply["error"]
+        assert time.monotonic() - began < 5 and not held.queries
+        held.go.set()
+        assert call(url, "POST", "/v1/search", {"query": "x"})[0] == 200
 
 
 def test_a_request_beyond_its_time_is_told_so(path, split):

@@ -266,6 +266,8 @@ def test_the_largest_good_body_holds_nobody(app):
         return [ValueError("enough")] * len(requests)
 
     engine.run, real = run, engine.run
+    refused(app, "/v1/rerank", body.encode(), 422, "seconds of work here")
+    app.state.service._long._pace = 1e-6
     try:
         status, _, held = call_held(app, "/v1/rerank", body.encode())
     finally:
@@ -301,6 +303,17 @@ def test_json_is_read_only_where_it_is_called_json(app):
     assert client.post("/v1/search", content=b'{"query":"river"}', headers=headers).is_success
 
 
+def test_a_query_has_a_limit_of_its_own(app):
+    long = "川" * 8193
+    for route, body in (
+        ("/v1/search", {"query": long}),
+        ("/v1/ask", {"question": long, "texts": ["a"]}),
+        ("/v2/rerank", {"query": long, "documents": ["a"]}),
+    ):
+        refused(app, route, body, 422, "limit query_characters is 8,192")
+    assert call_held(app, "/v1/search", json.dumps({"query": long[1:]}).encode())[0] == 200
+
+
 def test_the_pages_name_the_limits_that_there_are():
     """Whoever sizes a proxy reads them there."""
     page = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
@@ -310,7 +323,7 @@ def test_the_pages_name_the_limits_that_there_are():
         sizes = re.findall(r"(\d[\d,]*)(?: (KiB|MiB|s)\b)?", values)
         numbers = [int(n.replace(",", "")) * units[unit] for n, unit in sizes]
         told |= dict(zip(re.findall(r"`(\w+)`", names), numbers, strict=False))
-    assert len(told) == 12 and told == {name: getattr(Limits(), name) for name in told}
+    assert len(told) == 16 and told == {name: getattr(Limits(), name) for name in told}
 
 
 @pytest.mark.parametrize(

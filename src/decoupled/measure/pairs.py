@@ -22,7 +22,6 @@ from decoupled.index.documents.files import (
 from decoupled.index.documents.layouts import choices_of, is_choices, read_flat_rows
 from decoupled.index.documents.passages import passages_of
 from decoupled.index.documents.rows import (
-    OnBytes,
     first_of,
     lowered,
     names_of,
@@ -33,7 +32,7 @@ from decoupled.index.documents.rows import (
 )
 from decoupled.index.documents.sources import BY_NAME, Source, single_file
 from decoupled.index.documents.walk import beir_corpus
-from decoupled.index.formats.streams import unpacked
+from decoupled.index.formats.streams import OnBytes, unpacked
 
 _ID = ("id", "_id", "pid", "pair_id", "index", "idx")
 _QUERY_ID = ("qid", "query_id", "query-id")

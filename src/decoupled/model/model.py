@@ -155,7 +155,8 @@ class Model:
             return cls.load(source)
         read = convert.load(source)
         encoder = read.encoder
-        tokenizer_json = checkpoint.tokenizer_file(read.folder).read_text(encoding="utf-8")
+        with checkpoint.readable(read.folder):
+            tokenizer_json = checkpoint.tokenizer_file(read.folder).read_text(encoding="utf-8")
         text = text_spec(
             tokenizer_json,
             max_tokens=encoder.max_tokens,

@@ -6,9 +6,11 @@ file does between the two texts of a pair is read off once, in `text_spec`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from json import loads
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ Ids = npt.NDArray[np.int32]
 
 LOOK, LOOK_LEAST = 16, 256
 """Characters looked at first when a text is cut: so many per token to keep, and at least so many."""
+_GROWTH = 10_000
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -262,6 +265,15 @@ class Tokenizer:
         return whole.astype(np.int32)
 
 
+def _growths(part: Any) -> Iterable[int]:
+    """How many characters each step of a tokenizer that replaces text may write for one."""
+    inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    if isinstance(part, dict) and part.get("type") == "Replace":
+        yield max(1, len(str(part.get("content"))))
+    for one in inner:
+        yield from _growths(one)
+
+
 def _unreadable(why: object) -> InputError:
     return InputError(f"tokenizer.json cannot be read ({why}); save the tokenizer again")
 
@@ -290,7 +302,11 @@ def window_spans(tokens: int, room: int, stride: int) -> Iterable[tuple[int, int
 
 def parse_tokenizer(json: str) -> tokenizers.Tokenizer:
     """The tokenizer of a `tokenizer.json`, without the padding and cutting that it may ask for."""
+    # Each such step may write many characters for one, so that a few of them fill the memory.
     try:
+        growth = math.prod(_growths(loads(json))) if "Replace" in json else 1
+        if growth > _GROWTH:
+            raise _unreadable(f"its Replace steps make {growth:.0e} characters of one")
         with panics(_unreadable):
             tokenizer = tokenizers.Tokenizer.from_str(json)
     except InputError:

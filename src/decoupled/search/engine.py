@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from decoupled.errors import InputError
+from decoupled.errors import DecoupledError, InputError
 from decoupled.index.index import Index
 from decoupled.index.manifest import describe, is_index
 from decoupled.index.store.base import Snapshot, Where
@@ -70,6 +71,7 @@ class Engine:
         if not isinstance(source, Index | Runtime):
             source = open_runtime(source, name=runtime)
         self._source = source
+        self._process = os.getpid()
         self.index = source if isinstance(source, Index) else None
         self._cascade = cascade
         self.cascade = open_late_interaction(cascade, source)
@@ -96,6 +98,11 @@ class Engine:
     @property
     def runtime(self) -> Runtime:
         """The loaded model; that of the index, which is another one once its codec is fitted."""
+        # The threads of the model and the store do not survive a fork: a call would wait forever.
+        if self._process != os.getpid():
+            raise DecoupledError(
+                "this engine was opened before the process was forked; open it in each process, after that"
+            )
         return self._source.runtime if isinstance(self._source, Index) else self._source
 
     @property
@@ -321,6 +328,7 @@ class Engine:
         """The newest version of the index."""
         if self.index is None:
             raise InputError("this engine has a model but no index; give it an index, or texts")
+        assert self.runtime is not None  # which it says where it cannot be used
         return self.index.refresh()
 
     def _result(self, request: Request, kind: type[R]) -> R:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from sys import getsizeof
@@ -23,6 +23,8 @@ from decoupled.runtime.base import OnDevice, Passages, Runtime
 from decoupled.search.first_stage import Candidates
 from decoupled.search.request import NO_WINDOWS, SearchRun, Windows, as_passages, timed
 
+_SLICE_CHARS = 1 << 17
+"""Characters of texts that are encoded at once."""
 _TEXT, _WINDOW = 1400, 600
 """Bytes of the Python objects of a text and of a window, without their arrays and strings."""
 
@@ -194,7 +196,7 @@ class TextEncoder:
                 encoded[key] = cached
             else:
                 missing.setdefault(key[1], []).append(key)
-        for length, group in missing.items():
+        for length, group in self._slices(missing):
             titles, texts, structures = zip(*(key[2:] for key in group), strict=True)
             split = self.runtime.tokenizer.windows(texts, titles, structures)
             raw = encode_windows(
@@ -209,6 +211,19 @@ class TextEncoder:
                 if self.cache is not None:
                     self.cache.put(key, encoded[key])
         return encoded
+
+    @staticmethod
+    def _slices(missing: dict[int, list[TextKey]]) -> Iterator[tuple[int, list[TextKey]]]:
+        """The texts of each query length, a slice at a time: states take many times the space of codes."""
+        for length, group in missing.items():
+            held, chars = list[TextKey](), 0
+            for key in group:
+                if chars > _SLICE_CHARS:
+                    yield length, held
+                    held, chars = [], 0
+                held.append(key)
+                chars += len(key[3])
+            yield length, held
 
 
 def _joined(

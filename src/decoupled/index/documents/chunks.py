@@ -206,7 +206,10 @@ class _Packer:
     def take(self, unit: _Unit) -> Iterator[list[_Unit]]:
         """One more unit; gives the passages that are complete."""
         tokens = _tokens(self.held)
-        if unit.level:
+        # More units than tokens are headings without end: held together they would take ever longer.
+        if self.held and len(self.held) > self.limit:
+            yield from self.finish()
+        elif unit.level:
             if self.held and not self._goes_on(unit, tokens):
                 yield from self.finish()
         elif _has_text(self.held) and tokens + unit.tokens > self._most(unit, tokens):

@@ -122,6 +122,11 @@ class Format:
     archive: bool = False
     """Whether the file is an archive of other files."""
 
+    @property
+    def boxed(self) -> bool:
+        """Whether another process reads such files: their libraries may take any time and memory."""
+        return self.binary or (self.blocks is not None and self.name != "text")
+
 
 @dataclass(frozen=True, kw_only=True)
 class File:

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from decoupled.index.documents.files import Fields, File, Problems, RowError
-from decoupled.index.documents.rows import OnBytes, read_rows, text_of
+from decoupled.index.documents.rows import read_rows, text_of
+from decoupled.index.formats.streams import OnBytes
 from decoupled.model.tokens import Passage
 
 # RACE marks the gap of a cloze question by an underscore.

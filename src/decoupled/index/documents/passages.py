@@ -20,11 +20,13 @@ from decoupled.index.documents.files import (
     UnreadableError,
 )
 from decoupled.index.documents.layouts import SquadPassages, is_article
-from decoupled.index.documents.rows import OnBytes, names_of, parse_rows, read_rows, word
+from decoupled.index.documents.readers import Readers
+from decoupled.index.documents.rows import names_of, parse_rows, read_rows, word
 from decoupled.index.documents.sources import Source, check_sources, format_of, list_files
 from decoupled.index.documents.walk import Chosen
 from decoupled.index.formats.archives import members
-from decoupled.index.formats.streams import opened
+from decoupled.index.formats.blocks import TextBlock
+from decoupled.index.formats.streams import OnBytes, opened
 from decoupled.model import folder
 from decoupled.model.tokens import Passage, Tokenizer
 
@@ -96,26 +98,28 @@ def read_files(
     chosen: Chosen,
 ) -> Iterator[Passage]:
     """The passages of files in their order; an archive gives those of its members."""
-    for file in files:
-        members_of: Iterable[File] = [file]
-        if file.format.archive:
-            members_of = members(file, format_of, problems, chosen, on_bytes)
-        for member in members_of:
-            read = _document if member.format.blocks is not None else _records
-            yield from read(member, problems, on_bytes, chunker)
+    with Readers() as readers:
+        for file in readers.ahead(files):
+            members_of: Iterable[File] = [file]
+            if file.format.archive:
+                members_of = members(file, format_of, problems, chosen, on_bytes)
+            for member in members_of:
+                if member.format.blocks is not None:
+                    yield from _document(member, problems, on_bytes, chunker, readers)
+                else:
+                    rows = read_rows(member, problems, on_bytes, readers)
+                    yield from _records(member, rows, problems, chunker)
 
 
 def _document(
-    file: File, problems: Problems, on_bytes: OnBytes | None, chunker: Chunker
+    file: File, problems: Problems, on_bytes: OnBytes | None, chunker: Chunker, readers: Readers
 ) -> Iterator[Passage]:
     """The passages of a file that is one document."""
     empty = True
-    assert file.format.blocks is not None
     try:
-        with opened(file, on_bytes) as stream:
-            for passage in chunker.document(file.name, file.format.blocks(file, stream)):
-                empty = False
-                yield _storable(passage)
+        for passage in chunker.document(file.name, _blocks(file, problems, on_bytes, readers)):
+            empty = False
+            yield _storable(passage)
     except (UnreadableError, RowError) as error:
         problems.fail(file.problem(None, str(error)))
     else:
@@ -123,11 +127,23 @@ def _document(
             problems.note(file.problem(None, "has no text"))
 
 
+def _blocks(
+    file: File, problems: Problems, on_bytes: OnBytes | None, readers: Readers
+) -> Iterator[TextBlock]:
+    """The blocks of a document, from another process where its format asks for that."""
+    assert file.format.blocks is not None
+    if file.format.boxed:
+        # All of them, or none: a document that kills its reader is not half there.
+        yield from [TextBlock(*fields) for fields in readers.items(file, problems, on_bytes)]
+        return
+    with opened(file, on_bytes) as stream:
+        yield from file.format.blocks(file, stream)
+
+
 def _records(
-    file: File, problems: Problems, on_bytes: OnBytes | None, chunker: Chunker
+    file: File, rows: Iterator[tuple[int, Fields]], problems: Problems, chunker: Chunker
 ) -> Iterator[Passage]:
     """The passages of a file of rows; a row that is longer than the model reads is cut."""
-    rows = read_rows(file, problems, on_bytes)
     for passage in parse_rows(file, rows, _parser(file, problems), problems):
         yield from chunker.record(passage)
 

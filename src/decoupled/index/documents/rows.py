@@ -19,11 +19,11 @@ from decoupled.index.documents.files import (
     RowError,
     UnreadableError,
 )
+from decoupled.index.documents.readers import Readers
 from decoupled.index.documents.sources import BY_NAME
-from decoupled.index.formats.streams import BLOCK, opened, without_mark
+from decoupled.index.formats.streams import BLOCK, OnBytes, opened, without_mark
 
 T = TypeVar("T")
-OnBytes = Callable[[int], None]
 
 # Header of a table on standard input: words between delimiters, one a known column name.
 _HEADER = re.compile(rb'"?\w+"?([,;|\t]"?\w+"?)+\s*')
@@ -31,11 +31,21 @@ _COLUMN = re.compile(rb"(?i)\b(text|contents?|passage|body|query|question|senten
 
 
 def read_rows(
-    file: File, problems: Problems, on_bytes: OnBytes | None = None
+    file: File,
+    problems: Problems,
+    on_bytes: OnBytes | None = None,
+    readers: Readers | None = None,
 ) -> Iterator[tuple[int, Fields]]:
-    """Number and fields of each row: the number of a line, or of an item in a JSON list."""
+    """Number and fields of each row: the number of a line, or of an item in a JSON list.
+
+    `readers` are the processes that read what this one should not; without them it reads all by itself.
+    """
     number = 0
     try:
+        if readers is not None and file.format.boxed:
+            for number, fields in readers.items(file, problems, on_bytes):
+                yield number, fields
+            return
         with opened(file, on_bytes) as stream:
             if not file.format.binary:
                 stream = without_mark(stream)

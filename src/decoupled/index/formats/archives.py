@@ -13,7 +13,7 @@ from typing import IO, cast
 
 from decoupled.index.documents.files import File, Format, Problem, Problems, UnreadableError
 from decoupled.index.documents.walk import Chosen
-from decoupled.index.formats.streams import Inflated, opened
+from decoupled.index.formats.streams import Inflated, OnBytes, opened
 
 DAMAGED: tuple[type[Exception], ...] = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, OSError, EOFError),
@@ -31,7 +31,7 @@ def members(
     format_of: FormatOf,
     problems: Problems,
     chosen: Chosen,
-    on_bytes: Callable[[int], None] | None,
+    on_bytes: OnBytes | None,
 ) -> Iterator[File]:
     """Yield the files of an archive that are read; each must be read before the next is asked for."""
     members_of = _zipped(file, on_bytes) if file.format.name == "zip" else _tarred(file, on_bytes)
@@ -56,9 +56,7 @@ def members(
         problems.fail(file.problem(None, str(error)))
 
 
-def _zipped(
-    file: File, on_bytes: Callable[[int], None] | None
-) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
+def _zipped(file: File, on_bytes: OnBytes | None) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
     assert file.path is not None
     size = left = file.path.stat().st_size
     try:
@@ -91,9 +89,7 @@ def _inflated(source: IO[bytes], kind: str, packed: int) -> Inflated:
     return Inflated(cast(io.BufferedReader, source), kind, DAMAGED, lambda: packed)
 
 
-def _tarred(
-    file: File, on_bytes: Callable[[int], None] | None
-) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
+def _tarred(file: File, on_bytes: OnBytes | None) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
     last: Inflated | None = None
     with opened(file, on_bytes) as stream:
         try:

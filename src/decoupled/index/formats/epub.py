@@ -13,7 +13,7 @@ from decoupled.index.documents.files import File, UnreadableError
 from decoupled.index.formats.archives import DAMAGED, unzipped
 from decoupled.index.formats.blocks import TextBlock, one_line
 from decoupled.index.formats.html import html_blocks
-from decoupled.index.formats.streams import LARGEST, in_memory, seekable
+from decoupled.index.formats.streams import LARGEST, in_memory, read_bytes, seekable
 
 _CONTAINER, _ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 # Bytes of an XML file that describes the book, at most.
@@ -87,7 +87,4 @@ def _member(book: zipfile.ZipFile, name: str, most: int) -> bytes:
         info = book.getinfo(name)
     except KeyError:
         raise UnreadableError(f"is not a whole EPUB file; expected {name} in it") from None
-    raw = unzipped(book, info).read(most + 1)
-    if len(raw) > most:
-        raise UnreadableError(f"unpacks to more than {LARGEST >> 20} MB")
-    return raw
+    return read_bytes(unzipped(book, info), most)

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
-_TITLE = re.compile(r"""^title\s*[:=]\s*["']?(.*?)["']?\s*$""", re.MULTILINE)
+_TITLE = re.compile(r"^title\s*[:=](.*)$", re.MULTILINE)
 # Front matter: YAML between lines of ---, TOML between lines of +++.
 _FRONT = re.compile(r"\A(---|\+\+\+)\n(.*?\n)\1\n", re.DOTALL)
-_TAGS = re.compile(r"<!--.*?-->|</?[a-zA-Z][^>]*>", re.DOTALL)
+_TAG = re.compile(r"</?[a-zA-Z][^>]*>")
+_TAG_OR_COMMENT = re.compile(rf"<!--.*?-->|{_TAG.pattern}", re.DOTALL)
 
 
 def markdown_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
@@ -27,7 +28,7 @@ def markdown_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock
     text = read_text(stream).replace("\r\n", "\n")
     if front := _FRONT.match(text):
         if title := _TITLE.search(front[2]):
-            yield TextBlock(title[1], 1)
+            yield TextBlock(_unquoted(title[1].strip()), 1)
         text = text[front.end() :]
     tokens = iter(_parser().parse(text))
     for token in tokens:
@@ -41,7 +42,7 @@ def markdown_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock
                 yield TextBlock(paragraph)
             case "fence" | "code_block" if token.content.strip():
                 yield TextBlock(token.content.strip("\n"), lines=True)
-            case "html_block" if html := one_line(_TAGS.sub(" ", token.content)):
+            case "html_block" if html := one_line(_without_tags(token.content)):
                 yield TextBlock(html)
             case _:
                 pass
@@ -59,6 +60,19 @@ def _table(tokens: Iterator[Token]) -> str:
             case "table_close":
                 break
     return "\n".join(" | ".join(row) for row in rows)
+
+
+def _unquoted(text: str) -> str:
+    text = text[text[:1] in ("'", '"') :]
+    return text[:-1] if text.endswith(("'", '"')) else text
+
+
+def _without_tags(html: str) -> str:
+    """The text between tags, in linear time: no tag is looked for where its end is missing."""
+    comments = html.rfind("-->") + 1 and html.rfind("-->") + len("-->")
+    tags = max(comments, html.rfind(">") + 1)
+    before = _TAG_OR_COMMENT.sub(" ", html[:comments])
+    return before + _TAG.sub(" ", html[comments:tags]) + html[tags:]
 
 
 @cache

@@ -20,12 +20,13 @@ _UNREAD = words(
     "tabularcolumns"
 )
 _OPTION = re.compile(r"\s*:[\w-]+:(\s.*)?")
-# In order: literals, links with a target, roles, bold, italics, references.
+# In order: literals, links with a target, roles, bold, italics, references. Each pattern looks no further
+# than to the next mark of its kind, and a role is short, so that all are linear.
 _INLINE = (
     (re.compile(r"``(.+?)``"), r"\1"),
-    (re.compile(r"(?::[\w:+-]+:)?`~?([^`<]+?)\s*<[^`>]*>`_{0,2}"), r"\1"),
-    (re.compile(r"(?::[\w:+-]+:)?`[~!]?([^`]+)`_{0,2}"), r"\1"),
-    (re.compile(r"\*\*(\S(?:.*?\S)?)\*\*"), r"\1"),
+    (re.compile(r"(?::[\w:+-]{1,80}:)?`~?([^`<]*[^`<\s])\s*<[^`>]*>`_{0,2}"), r"\1"),
+    (re.compile(r"(?::[\w:+-]{1,80}:)?`[~!]?([^`]+)`_{0,2}"), r"\1"),
+    (re.compile(r"\*\*(\S(?:(?!\*\*).)*)(?<=\S)\*\*"), r"\1"),
     (re.compile(r"(?<![\w*])\*(\S(?:[^*]*?\S)?)\*(?![\w*])"), r"\1"),
     (re.compile(r"\b(\w+)_(?=[\s.,;:)]|$)"), r"\1"),
 )

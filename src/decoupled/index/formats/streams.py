@@ -15,13 +15,16 @@ from importlib import import_module
 from itertools import count
 from pathlib import PurePath
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
+from decoupled.errors import DecoupledError
 from decoupled.index.documents.files import File, UnreadableError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
+OnBytes = Callable[[int], None]
+"""Receives how many bytes were read since its last call."""
 BLOCK = 1 << 16
 LINE = 64 << 20
 """Bytes of the longest line that is read."""
@@ -61,12 +64,15 @@ def seekable(file: File, stream: io.BufferedReader) -> str | io.BytesIO:
     return str(file.path) if plain else io.BytesIO(read_bytes(stream))
 
 
-def read_bytes(stream: io.BufferedReader) -> bytes:
-    """All bytes of a stream; more than `LARGEST` are an `UnreadableError`."""
-    raw = stream.read(LARGEST + 1)
-    if len(raw) > LARGEST:
-        raise UnreadableError(f"is larger than {LARGEST >> 20} MB; cut it up")
-    return raw
+def read_bytes(stream: IO[bytes], most: int = LARGEST) -> bytes:
+    """All bytes of a stream; more than `most` are an `UnreadableError`."""
+    held = io.BytesIO()
+    # Bit by bit: one call for all of it would reserve that much memory for every file.
+    while chunk := stream.read(BLOCK):
+        if held.tell() + len(chunk) > most:
+            raise UnreadableError(f"is larger than {most >> 20} MB; cut it up")
+        held.write(chunk)
+    return held.getvalue()
 
 
 def in_memory(raw: bytes) -> io.BufferedReader:
@@ -75,41 +81,50 @@ def in_memory(raw: bytes) -> io.BufferedReader:
 
 
 @contextmanager
-def opened(
-    file: File, on_bytes: Callable[[int], None] | None = None
-) -> Iterator[io.BufferedReader]:
+def opened(file: File, on_bytes: OnBytes | None = None) -> Iterator[io.BufferedReader]:
     """The bytes of a file, decompressed, or of standard input without a path; raises `UnreadableError`.
 
-    `on_bytes` receives the number of bytes taken from the file since its last call. The calls add
-    up to the size of the file, also when only its beginning can be read.
+    So does any exception of the reader of these bytes: whatever a file does to a library, it is one file
+    that cannot be read. `on_bytes` receives the number of bytes taken from the file since its last call.
+    The calls add up to the size of the file, also when only its beginning can be read.
     """
+    try:
+        source, size = _source(file)
+        # What is in an archive counts where the archive is read.
+        report = None if file.member is not None else on_bytes
+        counted = _Counted(source, report or (lambda count: None))
+        try:
+            yield _decompressed(io.BufferedReader(counted, BLOCK), counted)
+        finally:
+            if file.path is not None:
+                source.close()
+            counted.on_bytes(max(0, size - counted.total))
+    except (UnreadableError, DecoupledError):
+        raise
+    except MemoryError as error:
+        raise UnreadableError("needs more memory to be read than there is for it") from error
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".partition("\n")[0][:120]
+        raise UnreadableError(f"cannot be read ({why})") from error
+
+
+def _source(file: File) -> tuple[io.BufferedReader, int]:
+    """The bytes of a file as they lie on the disk, and how many those are."""
     path = file.path
     if file.member is not None:
-        inner = _Counted(cast(io.BufferedReader, file.member()), lambda count: None)
-        yield _decompressed(io.BufferedReader(inner, BLOCK), inner)
-        return
+        return cast(io.BufferedReader, file.member()), 0
     try:
         # `readinto1` is what is used, and standard input has it too.
         source = cast(io.BufferedReader, sys.stdin.buffer) if path is None else path.open("rb")
-        size = path.stat().st_size if path is not None and path.is_file() else 0
+        return source, path.stat().st_size if path is not None and path.is_file() else 0
     except OSError as error:
         raise UnreadableError(f"cannot be opened ({error.strerror or error})") from None
-    counted = _Counted(source, on_bytes or (lambda count: None))
-    try:
-        yield _decompressed(io.BufferedReader(counted, BLOCK), counted)
-    except UnreadableError:
-        counted.on_bytes(max(0, size - counted.total))
-        raise
-    finally:
-        if path is not None:
-            source.close()
-    counted.on_bytes(max(0, size - counted.total))
 
 
 class _Counted(io.RawIOBase):
     """A file that says how much was read from it."""
 
-    def __init__(self, source: io.BufferedReader, on_bytes: Callable[[int], None]) -> None:
+    def __init__(self, source: io.BufferedReader, on_bytes: OnBytes) -> None:
         self.total = 0
         self.on_bytes = on_bytes
         self._source = source

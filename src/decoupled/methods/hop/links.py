@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.errors import InputError, MissingRecord
 from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Ranking, Rows, Snapshot
 from decoupled.model.parts.head import HeadKind
@@ -65,20 +64,17 @@ def _near(snapshot: Snapshot, seeds: Rows) -> list[Rows]:
 
 
 def _named(snapshot: Snapshot, text: Excerpt) -> Rows:
+    """Rows of the passages that a passage links to; a link to nothing is passed over."""
     ids = given_links(text)
-    try:
-        return snapshot.locate(ids)
-    except MissingRecord as error:
-        raise InputError(f"passage {text.id!r:.60} links to what is not there: {error}") from None
+    digests = snapshot.digests(ids)
+    return snapshot.locate([id for id, own in zip(ids, digests, strict=True) if own is not None])
 
 
 def given_links(text: Excerpt | Passage) -> list[str]:
-    """The ids that the metadata of a passage names as links."""
-    ids = text.meta.get("links") or []
+    """The ids that the metadata of a passage names as links; none where it is no list of ids."""
+    ids = text.meta.get("links")
     if not isinstance(ids, list | tuple) or not all(isinstance(id, str) for id in ids):
-        raise InputError(
-            f"passage {text.id!r:.60} has links {ids!r:.60}; expected a list of ids of passages"
-        )
+        return []
     return list(ids)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from decoupled.errors import InputError, MissingDependency, WeightsError
+from decoupled.errors import DecoupledError, InputError, MissingDependency, WeightsError
 from decoupled.model.jsonable import JsonObject
 
 SAFETENSORS = "model.safetensors"
@@ -76,6 +77,20 @@ def read_config(folder: Path) -> JsonObject:
     return _read_object(path)
 
 
+@contextmanager
+def readable(folder: Path) -> Iterator[None]:
+    """Raise `InputError` for whatever a wrong file does to those who read it: no list foresees all."""
+    try:
+        yield
+    except (DecoupledError, OSError):
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{folder} cannot be read as a checkpoint ({type(error).__name__}: {_reason(error)}); "
+            "download or copy it again"
+        ) from error
+
+
 def tokenizer_file(folder: Path) -> Path:
     """The checkpoint's tokenizer.json, or an error that says how to make one."""
     path = folder / "tokenizer.json"
@@ -93,6 +108,10 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         whole, index = folder / name, folder / f"{name}.index.json"
         if whole.is_file() or index.is_file():
             tensors = read(whole) if whole.is_file() else _read_shards(index, read)
+            if bad := [k for k, v in tensors.items() if not v.isfinite().all()]:
+                raise WeightsError(
+                    f"{folder} has weights that are NaN or infinite ({', '.join(bad[:3])}); copy it again"
+                )
             return {k: v.float() if v.is_floating_point() else v for k, v in tensors.items()}
     raise InputError(
         f"{folder} has no weights: neither {SAFETENSORS} nor {BIN}, whole or in shards; "

@@ -20,7 +20,7 @@ from torch import Tensor
 from decoupled.errors import SpecError, WeightsError
 from decoupled.model.files import written
 from decoupled.model.hf import bert
-from decoupled.model.hf.checkpoint import SAFETENSORS, read_config, read_weights, resolve
+from decoupled.model.hf.checkpoint import SAFETENSORS, read_config, read_weights, readable, resolve
 from decoupled.model.hf.deberta import DEBERTA
 from decoupled.model.hf.family import Family
 from decoupled.model.hf.modernbert import MODERNBERT
@@ -59,6 +59,11 @@ def family_of(model_type: object) -> Family:
 def load(source: str | Path) -> Checkpoint:
     """Read a checkpoint from a folder or the hub; its tokenizer stays in the folder."""
     folder = resolve(source)
+    with readable(folder):
+        return _load(folder)
+
+
+def _load(folder: Path) -> Checkpoint:
     config = read_config(folder)
     # Before the weights, which may be large, or of no use.
     family = family_of(config.get("model_type"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from decoupled.errors import SpecError
-from decoupled.model.jsonable import JsonObject
+from decoupled.model.jsonable import LARGE, MANY, JsonObject
 from decoupled.model.parts.feed_forward import Activation
 from decoupled.model.parts.head import HeadKind, HeadSpec, rank_label_of
 from decoupled.model.spec import EncoderSpec, ModelSpec
@@ -77,13 +77,13 @@ class Config(JsonObject):
         )
 
     def size(self, key: str, *, least: int = 1) -> int:
-        """A whole number that must be there."""
-        value = self.get(key)
+        """A whole number that must be there; more than a thousand layers are made to harm."""
+        value, most = self.get(key), MANY if key.endswith("layers") else LARGE
         # In Python a bool is an int, and `true` is no size.
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise SpecError(
-                f"config.json has {key}={value!r}; expected a whole number of at least {least}: "
-                "complete the config"
+                f"config.json has {key}={value!r:.60}; expected a whole number of at least {least} and at "
+                f"most {most}: complete the config"
             )
         return value
 

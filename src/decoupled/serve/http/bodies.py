@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import ctypes
 import json
 import json.scanner
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -122,6 +124,9 @@ class Bodies:
             yield bytes(body)
         finally:
             self.held -= held
+            if held > _PIECE:  # when its answer was sent, and nothing holds it any more
+                loop = asyncio.get_running_loop()
+                loop.call_later(1.0, loop.run_in_executor, None, _return_memory)
 
     def _check(self, outline: Outline, part: bytes) -> None:
         outline.feed(part)
@@ -162,6 +167,12 @@ class Bodies:
                 return
 
 
+def _return_memory() -> None:
+    """Give what a large request needed back to the system, where the allocator can do that."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 class Reading(APIRoute):
     """A route whose large bodies are parsed and validated in a thread."""
 
@@ -189,6 +200,8 @@ class Reading(APIRoute):
                     service: Service = request.app.state.service
                     value = await service.in_thread(read, content, service.limits)
                     request = Parsed(request, value)
+                elif content:
+                    request = Parsed(request, parse(content))
             return await handler(request)
 
         return handle
@@ -214,8 +227,20 @@ class _Decoder(json.JSONDecoder):
     """Makes lists and objects in Python, strings and numbers in C."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(parse_constant=_no_number, parse_float=_finite)
         self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
+
+
+def _no_number(text: str) -> float:
+    """Refuse what Python reads as a number and no other client could read in an answer."""
+    raise RequestProblem(422, f"the body holds {text[:20]}, which is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    return number if isfinite(number := float(text)) else _no_number(text)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
 
 
 def parse(content: bytes) -> Any:
@@ -226,7 +251,7 @@ def parse(content: bytes) -> Any:
     except UnicodeDecodeError:
         raise RequestProblem(400, "the body is not JSON in UTF-8") from None
     try:
-        decoder = json.JSONDecoder() if len(content) <= _PIECE else _Decoder()
+        decoder = _DECODER if len(content) <= _PIECE else _Decoder()
         return decoder.decode(text)
     except ValueError as error:
         why = error.msg if isinstance(error, json.JSONDecodeError) else "a number is too long"

@@ -41,12 +41,18 @@ class Limits:
     """Documents to rerank, passages to add, or candidates to read in one request."""
     characters: int = 200_000
     """Characters of one text."""
+    query_characters: int = 8192
+    """Characters of a query or a question, of which the model reads the beginning."""
     id_characters: int = 4096
     """Characters of a passage's id."""
     seconds: float = 60.0
     """Seconds from a request's arrival to its answer, waiting included."""
     queue: int = 256
     """Requests that may wait; further ones are told to come back."""
+    queue_seconds: float = 3.0
+    """Seconds of work that may wait, by the pace so far; what would wait longer is told to come back."""
+    tokens_in_flight: int = 2_000_000
+    """Tokens of all requests that wait or are computed, by an estimate from their lengths."""
     writer_seconds: float = 0.0
     """Seconds that a change waits for another writer of the index, before it is refused."""
     batch_tokens: int = 16_384

@@ -59,7 +59,7 @@ class Search(Strict):
     blend: float = Field(
         1.0,
         ge=0,
-        allow_inf_nan=False,
+        le=1000,
         description="How much BM25 and the cosine add to the rank logit, of what the model learnt.",
     )
     raw: bool = Field(False, description="Logits instead of probabilities.")

@@ -196,7 +196,10 @@ def log_config(level: str) -> JsonObject:
         "handlers": {"stderr": handler},
         "loggers": {
             name: {"handlers": ["stderr"], "level": least, "propagate": False}
-            for name, least in (("decoupled", level.upper()), ("uvicorn", "WARNING"))
+            for name, least in (
+                ("decoupled", level.upper()),
+                *(("uvicorn", "WARNING"), ("py.warnings", "WARNING")),
+            )
         },
     }
 
@@ -240,6 +243,8 @@ class Server(uvicorn.Server):
             backlog=ACCEPTED,
         )
         super().__init__(config)
+        # Each line of a log is JSON, also where a library warns.
+        logging.captureWarnings(log is not None)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen. asyncio has one number for how many may wait and how many it accepts at once."""

@@ -23,7 +23,7 @@ from decoupled.search.answers import Outcome
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
 from decoupled.search.results import Answers, Hit, Hits
-from decoupled.serve.http.batching import Batcher, IsCancelled, run_requests
+from decoupled.serve.http.batching import PACE, Batcher, IsCancelled, run_requests
 from decoupled.serve.http.limits import Limits
 from decoupled.serve.http.metrics import Metrics
 from decoupled.serve.http.responses import SMALL, Json, LargeJson
@@ -33,6 +33,12 @@ T = TypeVar("T")
 
 COMPARISONS = 8
 """Comparisons with the joint model that may wait: each takes as long as a cross-encoder takes."""
+COMMIT = 1000
+"""Tokens that take as long to encode as a change takes to commit."""
+SLICES = 16
+"""A long request looks whether others wait so many times while the runtime's best batch is computed."""
+GIVES_WAY = 0.5
+"""Seconds that a long request waits for shorter ones between its slices, so that it ends all the same."""
 
 Requests = Sequence[Request]
 """The requests that one client sent together."""
@@ -98,12 +104,14 @@ class Service:
         self._live = LiveEngine(engine)
         self.metrics.watch(lambda: self.engine)
         self._joint: tuple[Index, Engine] | None = None
-        shared: JsonObject = {"budget": limits.batch_tokens, "metrics": self.metrics}
+        shared: JsonObject = {"limits": limits, "metrics": self.metrics}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="json")
-        threads = engine.runtime.callers
-        self._reads = Batcher("read", self._read, queue=limits.queue, threads=threads, **shared)
+        threads, patience = engine.runtime.callers, limits.queue_seconds
+        self._reads = Batcher("read", self._read, threads=threads, patience=patience, **shared)
+        # Texts must be encoded, and the first long request is too long to learn from.
+        self._long = Batcher("long", self._read_long, pace=20 * PACE, **shared)
         self._comparisons = Batcher("joint", self._compare, queue=COMPARISONS, **shared)
-        self._writes = Batcher("write", self._write, queue=limits.queue, **shared)
+        self._writes = Batcher("write", self._write, **shared)
 
     @property
     def engine(self) -> Engine:
@@ -133,10 +141,11 @@ class Service:
     async def run(self, requests: Requests, *, joint: bool = False) -> Computed:
         """The results of requests that one client sent; the first error is raised."""
         self._check(requests)
-        batcher = self._comparisons if joint else self._reads
-        outcomes, waited = await batcher.submit(
-            requests, weight=sum(map(self._weight, requests)), seconds=self.limits.seconds
-        )
+        weight = sum(map(self._weight, requests))
+        batcher = self._long if weight > self.limits.batch_tokens else self._reads
+        batcher = self._comparisons if joint else batcher
+        seconds = self.limits.seconds
+        outcomes, waited = await batcher.submit(requests, weight=weight, seconds=seconds)
         results: list[Hits | Answers] = []
         for request, outcome in zip(requests, outcomes, strict=True):
             if isinstance(outcome, Exception):
@@ -173,7 +182,7 @@ class Service:
             counts = {n: getattr(done, n) for n in ("added", "unchanged", "replaced")}
             return {**counts, "ids": ids, "passages": len(index)}
 
-        return await self._change(change, weight=1 + sum(len(p.text) for p in passages) // 4)
+        return await self._change(change, weight=sum(len(p.text) for p in passages) // 4)
 
     async def delete(self, ident: str) -> JsonObject:
         """Remove a passage: for good when this returns."""
@@ -184,12 +193,13 @@ class Service:
                 raise MissingRecord(f"the index has no passage {ident!r:.200}")
             return {"deleted": 1, "passages": len(index)}
 
-        return await self._change(change, weight=1)
+        return await self._change(change, weight=0)
 
     async def _change(self, change: Change, *, weight: int) -> JsonObject:
         if self.engine.index is None:
             raise InputError("this server has a model but no index; start it with an index")
-        done, _ = await self._writes.submit(change, weight=weight, seconds=self.limits.seconds)
+        weight, seconds = COMMIT + weight, self.limits.seconds
+        done, _ = await self._writes.submit(change, weight=weight, seconds=seconds)
         return done
 
     async def info(self) -> JsonObject:
@@ -213,7 +223,8 @@ class Service:
         return await asyncio.to_thread(read)
 
     async def ready(self) -> None:
-        """Raise unless the model is loaded and the index can be read."""
+        """Raise unless the model is loaded, the index can be read, and a query would be let in."""
+        self._reads.check(0, self.limits.seconds)
         await asyncio.to_thread(lambda: self._newest().runtime)
 
     async def cut(self, texts: list[str], tokens: int, *, keep_end: bool = False) -> list[str]:
@@ -230,13 +241,25 @@ class Service:
 
     async def close(self) -> None:
         """Finish the requests that were accepted, then stop all threads."""
-        await asyncio.gather(self._reads.close(), self._comparisons.close(), self._writes.close())
+        batchers = (self._reads, self._long, self._comparisons, self._writes)
+        await asyncio.gather(*(batcher.close() for batcher in batchers))
         self._thread.shutdown()
 
     # In the threads of the batchers ---------------------------------------------------------------
 
     def _read(self, clients: Clients, cancelled: IsCancelled) -> Outcomes:
         return self._computed(self._live.refresh(), clients, cancelled)
+
+    def _read_long(self, clients: Clients, cancelled: IsCancelled) -> Outcomes:
+        """Run long requests in slices, between which shorter ones go first."""
+
+        def gives_way() -> bool:
+            self.metrics.slices.inc()
+            self._reads.idle.wait(GIVES_WAY)
+            return cancelled()
+
+        engine = self._live.refresh()
+        return self._computed(engine, clients, gives_way, engine.runtime.token_budget // SLICES)
 
     def _compare(self, clients: Clients, cancelled: IsCancelled) -> Outcomes:
         """Run requests through the same weights unsplit, on the passages that the split model would read."""
@@ -252,9 +275,11 @@ class Service:
             self._joint = engine.index, Engine(open_joint(engine.index.source))
         return self._computed(self._joint[1], rereads, cancelled)
 
-    def _computed(self, engine: Engine, clients: Clients, cancelled: IsCancelled) -> Outcomes:
+    def _computed(
+        self, engine: Engine, clients: Clients, cancelled: IsCancelled, budget: int | None = None
+    ) -> Outcomes:
         flat = [request for requests in clients for request in requests]
-        outcomes = iter(run_requests(engine, flat, cancelled, self.metrics))
+        outcomes = iter(run_requests(engine, flat, cancelled, self.metrics, budget))
         return [[next(outcomes) for _ in requests] for requests in clients]
 
     def _write(self, changes: Sequence[Change], _: IsCancelled) -> list[JsonObject | Exception]:
@@ -292,6 +317,7 @@ class Service:
         for request in requests:
             check("documents", "k", request.k or 0)
             check("documents", "candidates", request.candidates if request.retrieve else 0)
+            check("query_characters", "the length of the query", len(request.query))
             self.check_texts(_texts(request))
             self._check_ids(request.ids)
             conditions(request.where or {})  # an unfit filter need not wait in the queue
@@ -301,8 +327,8 @@ class Service:
         stored, query = len(request.ids), len(request.query)
         if request.retrieve:
             stored += self.engine.reads(request)
-        # About four characters to a token; a stored passage is taken for 128 tokens.
-        text_tokens = (sum(map(len, _texts(request))) - query) // 4
+        # About four characters to a token, two in other scripts; a stored passage is taken for 128 tokens.
+        text_tokens = sum(len(t) // (4 if t.isascii() else 2) for t in _texts(request)) - query // 4
         pairs = stored + len(request.texts)
         return stored * 128 + text_tokens + pairs * (query // 4 + 2) + 8
 

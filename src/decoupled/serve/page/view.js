@@ -37,7 +37,10 @@ function wordEnd(signs, place) {
 
 // Lines as one, paragraphs apart; as long as before, so that places stay what they are.
 const flowing = (text) =>
-  text.replace(/\s*\n\s*/g, (gap) => (gap.split("\n").length > 2 ? "\n".padEnd(gap.length) : " ".padStart(gap.length)));
+  text.replace(/\s+/g, (gap) => {
+    const lines = gap.split("\n").length;
+    return lines > 2 ? "\n".padEnd(gap.length) : lines > 1 ? " ".padStart(gap.length) : gap;
+  });
 
 // A passage with its spans marked; a long one shows what stands around the first span until asked for all.
 export function passage(whole, spans) {

@@ -1,0 +1,10 @@
+from .chunks import CHUNK as CHUNK
+from .files import OnError as OnError
+from .files import Problem as Problem
+from .files import Report as Report
+from .files import Skipped as Skipped
+from .passages import read_passages as read_passages
+from .sources import check_sources as check_sources
+from .sources import list_files as list_files
+from .sources import total_bytes as total_bytes
+from .walk import Chosen as Chosen
