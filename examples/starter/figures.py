@@ -34,7 +34,8 @@ from decoupled.methods.exits.fit import ONE_ROW
 from decoupled.model.folder import starter_model, write_scoring
 from decoupled.model.scoring import Scoring
 from decoupled.runtime import cpu
-from decoupled.train.fit.scoring import Field, field_of, learn, learn_reading, spread
+from decoupled.train.fit.fields import Field, field_of
+from decoupled.train.fit.scoring import learn, learn_reading, spread
 
 STAGES = ("lexical", "dense", "hybrid")
 FEW = 1000
@@ -118,14 +119,14 @@ class Answered:
 
 
 def ask_given(args: argparse.Namespace, pairs: list[Pair]) -> tuple[Answered, Answered]:
-    """Each question with its own passage: as `ask` answers, and with `threshold="auto"`."""
+    """Each question with its own passage: always answered, and as `ask` answers."""
     engine = Engine(args.model, runtime=args.runtime, remember=1 << 28)
     answered, sure = Answered(), Answered()
     # What `auto` stands for, so that nothing is read twice.
-    least = (engine.spec.scoring or Scoring()).answer_threshold(passages_given=True)
+    least = (engine.spec.scoring or Scoring()).answer_threshold(passages_given=True) or 0.0
     chosen = spread(pairs, args.limit) if args.limit else pairs
     for number, pair in enumerate(chosen):
-        answers = engine.ask(pair.query, 1, texts=[pair.passage])
+        answers = engine.ask(pair.query, 1, texts=[pair.passage], threshold=0)
         answered.add(pair, answers)
         sure.add(pair, [answer for answer in answers if answer.score >= least])
         told(number, len(chosen))
@@ -170,9 +171,10 @@ def open_domain(args: argparse.Namespace) -> dict[str, Any]:
     answered = Answered()
     runs: dict[str, dict[str, list[str]]] = {stage: {} for stage in STAGES}
     for number, pair in enumerate(pairs):
-        answered.add(pair, engine.ask(pair.query, candidates=args.candidates))
-        others["all_read"].add(pair, whole.ask(pair.query, candidates=args.candidates))
-        others["500_candidates"].add(pair, engine.ask(pair.query, candidates=500))
+        answered.add(pair, engine.ask(pair.query, candidates=args.candidates, threshold=0))
+        answers = whole.ask(pair.query, candidates=args.candidates, threshold=0)
+        others["all_read"].add(pair, answers)
+        others["500_candidates"].add(pair, engine.ask(pair.query, candidates=500, threshold=0))
         for stage in STAGES:
             runs[stage][str(number)] = retrieve(engine, pair.query, stage, 100)
         told(number, len(pairs))
@@ -279,7 +281,7 @@ def exits(args: argparse.Namespace) -> dict[str, Any]:
             work = counted(engine)
             for query in queries:
                 if asks:
-                    answered.add(pairs[query.text], engine.ask(query.text))
+                    answered.add(pairs[query.text], engine.ask(query.text, threshold=0))
                 else:
                     run[query.id] = [hit.id for hit in engine.search(query.text)]
             judged = answered.summary() if asks else of_run(run, data.qrels)

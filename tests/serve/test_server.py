@@ -109,9 +109,10 @@ def test_scores_are_blended_and_withheld_as_asked(path, split):
         assert max(once, key=lambda i: once[i] - none[i]) == "paris"
         assert client.post("/v1/search", json=asked | {"blend": -1}).status_code == 422
         asked = {"question": "the river"}
-        assert client.post("/v1/ask", json=asked).json()["answers"]
-        asked["threshold"] = "auto"
-        assert client.post("/v1/ask", json=asked).json()["answers"] == []
+        silent = client.post("/v1/ask", json=asked).json()
+        assert silent["answers"] == [] and silent["rejected"], "the model's own threshold"
+        all_guesses = client.post("/v1/ask", json=asked | {"threshold": 0}).json()
+        assert all_guesses["answers"] == silent["rejected"] and not all_guesses["rejected"]
 
 
 def test_options_reach_the_engine(client, path, split):
