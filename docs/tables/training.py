@@ -268,6 +268,7 @@ def suggestion() -> Table:
 TRAINING = (
     step_rate,
     starter,
+    knowing,
     fields,
     recalls,
     calibration,

@@ -22,6 +22,7 @@ from decoupled.search.engine import Engine
 from decoupled.serve.http import service
 from decoupled.serve.http.app import create_app
 from decoupled.serve.http.limits import Access, Limits, is_local, read_keys
+from decoupled.serve.http.page import heading_questions
 from decoupled.serve.http.server import ask_once
 from served import TEXTS, tiny_engine, tiny_index, tiny_split
 
@@ -647,3 +648,24 @@ def test_importing_the_server_starts_nothing():
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_questions_to_try_come_from_headings():
+    titles = [
+        "Guide › 1. Preface",
+        "Guide › 2.1. How to back up",
+        "Guide › What is a view?",
+        "",
+        "x",
+    ]
+    assert heading_questions(titles) == ["How to back up?", "What is a view?"]
+    short = heading_questions(
+        ["A › Limits", "A › Limits", "B › Write-ahead log", "C › " + "long " * 9]
+    )
+    assert short == ["What is Limits?", "What is Write-ahead log?"]
+    assert heading_questions([]) == []
+
+
+def test_info_names_the_index_and_offers_questions(client):
+    facts = client.get("/v1/info").json()
+    assert facts["name"] and not facts["name"].endswith(".idx") and "samples" in facts
