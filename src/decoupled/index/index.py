@@ -17,7 +17,7 @@ from decoupled.errors import DecoupledError, InputError
 from decoupled.index import ingest
 from decoupled.index.check import Checked, check
 from decoupled.index.encode import encode_passages, encode_windows, windows_of
-from decoupled.index.ingest import Added, Ingest, Progress, Workers
+from decoupled.index.ingest import Added, Compacted, Ingest, Progress, Workers
 from decoupled.index.keep import check_keep
 from decoupled.index.manifest import (
     CODEC,
@@ -243,10 +243,17 @@ class Index:
         self._writable()
         return self.store.delete(ids)
 
-    def compact(self, *, older_than: timedelta = KEEP) -> None:
-        """Reclaim the space of deleted and replaced passages, and merge the search indexes."""
+    def compact(self, *, older_than: timedelta = KEEP) -> Compacted:
+        """Free the space of deleted and replaced passages, and merge the search indexes.
+
+        Versions that were superseded less than `older_than` ago stay for readers that still use them; with
+        `timedelta(0)` no one may be reading or writing.
+        """
         self._writable()
+        before = self.location.total()
         self.store.compact(older_than=older_than)
+        after, waiting = self.location.total(), self.store.superseded()
+        return Compacted(index=self.location.name, before=before, after=after, waiting=waiting)
 
     def check(self, *, progress: Count | None = None) -> Checked:
         """Compare every byte of the index with its checksum; `decoupled.check` also repairs."""

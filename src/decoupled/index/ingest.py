@@ -58,6 +58,32 @@ class Added:
         return f"{self.added + self.unchanged} passages, {self.tokens:,} tokens, {rate:,.0f}/s"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Compacted:
+    """The bytes of an index before and after `compact`."""
+
+    index: str
+    before: int
+    after: int
+    waiting: int
+    """Bytes that are kept for readers of older versions, and that a later run frees."""
+
+    def to_json(self) -> dict[str, int]:
+        """The sizes, as `compact --json` prints them."""
+        return {"bytes_before": self.before, "bytes": self.after, "bytes_waiting": self.waiting}
+
+    def lines(self) -> Iterator[str]:
+        """Lines for a terminal: what was freed, and what an hour later, or now, can be."""
+        freed = (self.before - self.after) / 1e6
+        change = f"{freed:.1f} MB freed" if freed >= 0 else f"{-freed:.1f} MB more for now"
+        yield f"{self.index}: {self.after / 1e6:.1f} MB, {change}"
+        if self.waiting >= 1e5:
+            yield (
+                f"{self.waiting / 1e6:.1f} MB are kept for an hour, for readers of earlier versions: run it "
+                "again then, or with --now if no one is reading"
+            )
+
+
 Progress = Callable[[Added], None]
 Encode = Callable[[Sequence[Passage]], list[Record]]
 
