@@ -88,6 +88,7 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
     if find_spec("openvino") is None:
         raise InputError("openvino is not installed; run: pip install openvino, or use torch")
     cpu.protect()
+    from decoupled.runtime.openvino.blobs import identity_of
     from decoupled.runtime.openvino.calibrate import read_ranges
     from decoupled.runtime.openvino.layers import unsupported_reason
     from decoupled.runtime.openvino.runtime import OpenVinoRuntime
@@ -115,7 +116,10 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
     expected = {name: tensor.shape for name, tensor in spec.tensors().items()}
     folder.check_shapes(expected, tensors.shapes)
     rounds = None if ranges else rounds
-    return OpenVinoRuntime(spec, tensors, tokenizer, codec, ranges=ranges, rounds=rounds)
+    same = identity_of(Path(held))
+    return OpenVinoRuntime(
+        spec, tensors, tokenizer, codec, ranges=ranges, rounds=rounds, identity=same
+    )
 
 
 def check_source(source: Model | str | Path) -> None:
