@@ -21,6 +21,7 @@ from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Ragged
 from decoupled.search.request import Request, SearchRun, attempt, timed
 from decoupled.search.results import Answer, Answers, Evidence, Hit, Hits, Label, Labels
+from decoupled.search.spans import widened
 
 Outcome = Hits | Answers | Labels | Exception
 """The result of a request, or the error for which it has none."""
@@ -180,6 +181,8 @@ def _threshold(spec: ModelSpec, request: Request) -> float:
 
 def _answer(excerpt: Excerpt, first: int, last: int, score: float) -> Answer:
     start, end = int(excerpt.offsets[first, 0]), int(excerpt.offsets[last, 1])
+    if start < end:
+        start, end = widened(excerpt.text, start, end)
     return Answer(
         text=excerpt.text[start:end],
         score=score,
