@@ -17,6 +17,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,11 @@ from decoupled.measure.pairs import Pair
 from decoupled.measure.retrieval import retrieve
 from decoupled.methods.exits.fit import ONE_ROW
 from decoupled.model.folder import starter_model, write_scoring
+from decoupled.model.progress import counter
 from decoupled.model.scoring import Scoring
 from decoupled.runtime import cpu
 from decoupled.train.fit.fields import Field, field_of
-from decoupled.train.fit.scoring import learn, learn_reading, spread
+from decoupled.train.fit.scoring import corpora_of, fit_reading, learn, read_all, spread
 
 STAGES = ("lexical", "dense", "hybrid")
 FEW = 1000
@@ -62,9 +64,21 @@ def fit(args: argparse.Namespace) -> dict[str, Any]:
     found = [development(args.data, name) for name in names]
     engines = [indexed(args, f"dev-{one.name}", one.passages, "all") for one in found]
     how = {"limit": args.limit or 100, "candidates": args.candidates}
-    fitted = (learn if args.what == "fit" else learn_reading)(engines, found, progress=told, **how)
+    if args.what == "fit":
+        fitted = learn(engines, found, progress=told, **how)
+    else:  # scores were learnt before and stay
+        corpora = [answerable(one) for one in corpora_of(engines, found, how["limit"])]
+        count, step = how["candidates"], counter(told, sum(len(one.queries) for one in corpora))
+        ranked = [one.ranked(count, step) for one in corpora]
+        scoring = engines[0].spec.scoring or Scoring()
+        fitted = fit_reading(engines[0], scoring, ranked, read_all(corpora, count, step))
     write_scoring(args.model, fitted.scoring, late=fitted.late, exits=fitted.exits)
     return {**how, "fields": names, **fitted.to_json()}
+
+
+def answerable(corpus: Any) -> Any:
+    """A corpus with the questions that it answers alone."""
+    return replace(corpus, pairs=[pair for pair in corpus.pairs if pair.answers], absent=[])
 
 
 def development(data: Path, name: str) -> Field:

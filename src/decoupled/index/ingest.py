@@ -73,15 +73,14 @@ class Compacted:
         return {"bytes_before": self.before, "bytes": self.after, "bytes_waiting": self.waiting}
 
     def lines(self) -> Iterator[str]:
-        """Lines for a terminal: what was freed, and what an hour later, or now, can be."""
-        freed = (self.before - self.after) / 1e6
-        change = f"{freed:.1f} MB freed" if freed >= 0 else f"{-freed:.1f} MB more for now"
-        yield f"{self.index}: {self.after / 1e6:.1f} MB, {change}"
-        if self.waiting >= 1e5:
-            yield (
-                f"{self.waiting / 1e6:.1f} MB are kept for an hour, for readers of earlier versions: run it "
-                "again then, or with --now if no one is reading"
-            )
+        """Lines for a terminal: what was freed, and what can be later, or now if no one is reading."""
+        now, freed, waiting = (
+            n / 1e6 for n in (self.after, self.before - self.after, self.waiting)
+        )
+        yield f"{self.index}: {now:.1f} MB, {abs(freed):.1f} MB {'freed' if freed >= 0 else 'more'}"
+        if waiting >= 0.1:
+            kept = f"{waiting:.1f} MB are kept for an hour, for readers of earlier versions"
+            yield f"{kept}: run it again then, or with --now if no one is reading"
 
 
 Progress = Callable[[Added], None]

@@ -134,7 +134,7 @@ def learn(
     progress: Progress | None = None,
 ) -> Fitted:
     """`fit_scoring` with an engine over each field, whose scores it changes as it learns."""
-    corpora = _corpora(engines, fields, limit)
+    corpora = corpora_of(engines, fields, limit)
     spec, pairs = engines[0].spec, sum(len(one.pairs) + len(one.absent) for one in corpora)
     step = counter(progress, 2 * sum(len(one.queries) for one in corpora) + 2 * pairs)
     scoring, figures = Scoring(), dict[str, object]()
@@ -148,29 +148,10 @@ def learn(
     read = list[ReadQuestion]()
     if pairs:
         _use(engines, replace(scoring, answer_rank=1.0))
-        read = _read_all(corpora, candidates, step)
+        read = read_all(corpora, candidates, step)
         scoring, figures["answers"] = choose_answers(spec, read, scoring)
-    fitted = _enough(engines[0], scoring, ranked, read)
+    fitted = fit_reading(engines[0], scoring, ranked, read)
     return replace(fitted, figures=figures | fitted.figures)
-
-
-def learn_reading(
-    engines: Sequence[Engine],
-    fields: Sequence[Field],
-    *,
-    limit: int = 100,
-    candidates: int = CANDIDATES,
-    progress: Progress | None = None,
-) -> Fitted:
-    """Learn what is enough to read, with engines that read all; scores were learnt before and stay."""
-    every = _corpora(engines, fields, limit)
-    corpora = [
-        replace(one, pairs=[pair for pair in one.pairs if pair.answers], absent=[]) for one in every
-    ]
-    step = counter(progress, sum(len(one.queries) + 2 * len(one.pairs) for one in corpora))
-    ranked = [one.ranked(candidates, step) for one in corpora]
-    read = _read_all(corpora, candidates, step)
-    return _enough(engines[0], engines[0].spec.scoring or Scoring(), ranked, read)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -233,7 +214,7 @@ class _Corpus:
         return self.engine.index
 
 
-def _corpora(engines: Sequence[Engine], fields: Sequence[Field], limit: int) -> list[_Corpus]:
+def corpora_of(engines: Sequence[Engine], fields: Sequence[Field], limit: int) -> list[_Corpus]:
     """Each field with at most so many queries and its questions, some of these without an answer."""
     return [
         _Corpus(
@@ -250,14 +231,15 @@ def _corpora(engines: Sequence[Engine], fields: Sequence[Field], limit: int) -> 
     ]
 
 
-def _read_all(
+def read_all(
     corpora: Sequence[_Corpus], count: int, step: Callable[[int], None]
 ) -> list[ReadQuestion]:
+    """Every question of every corpus, as `read_questions` reads it."""
     parts = (read_questions(one.engine, one.pairs, one.absent, count, step) for one in corpora)
     return [question for part in parts for question in part]
 
 
-def _enough(
+def fit_reading(
     engine: Engine,
     scoring: Scoring,
     ranked: Sequence[Sequence[RankedQuery]],
