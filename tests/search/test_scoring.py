@@ -143,8 +143,9 @@ def test_an_answer_scores_its_chance_and_no_answer_is_a_choice(engines):
     assert [a.text for a in silent.rejected] == [a.text for a in chances if a.score < 0.4]
     assert silent.rejected and silent.to_json()["rejected"][0]["text"] == silent.rejected[0].text
     assert not chances.rejected
-    # A model that was never calibrated answers every question, as it always did.
+    # A model that never learnt when to be silent answers every question, as it always did.
     assert [a.text for a in engines[0].ask(QUERY, k=5)] == [a.text for a in shares]
+    assert replace(SCORING, no_answer=0.5).answer_threshold(passages_given=False) is None
 
 
 @pytest.mark.parametrize("least, some", [(None, False), (0.0, True), (1.0, False)])

@@ -86,8 +86,9 @@ class Scoring:
         return {name: value for name in names if (value := getattr(self, name))}
 
     def answer_threshold(self, *, passages_given: bool) -> float | None:
-        """The score below which a question is left unanswered; None where answers were not calibrated."""
-        if (self.answer_given if passages_given else self.answer) is None:
-            return None
-        least = self.no_answer_given if passages_given else None
-        return self.no_answer if least is None else least
+        """The score below which a question is left unanswered; None where that was not learnt."""
+        if passages_given:
+            least = self.no_answer if self.no_answer_given is None else self.no_answer_given
+            return least if self.answer_given else None
+        # Earlier versions wrote 0.5 without having learnt it: such models answer every question.
+        return self.no_answer if self.answer and self.no_answer != Scoring.no_answer else None

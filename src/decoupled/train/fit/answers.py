@@ -107,7 +107,7 @@ def choose_answers(
     least_given = _no_answer(with_passage, answered(fitted, with_passage), f1)
     both = zip(retrieved, answered(fitted, retrieved), strict=True)
     right = [a[0].score for one, a in both if len(a) and _right(one, a[0].text)]
-    # Where the corpus answers every question, an answer that is more likely wrong than right is none.
+    # Where the corpus answers every question, nothing is learnt, and every question is answered.
     learnt = right and len(answerable) < len(retrieved)
     least = float(np.quantile(right, 1 - KEPT)) if learnt else Scoring().no_answer
     return replace(fitted, no_answer_given=least_given, no_answer=least), figures
