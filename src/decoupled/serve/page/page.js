@@ -180,10 +180,7 @@ async function describe() {
   try {
     const found = await api.info();
     at("model").textContent = ["Read with", found.model, found.codec && `stored as ${found.codec}`].filter(Boolean).join(" ");
-    if (found.name) {
-      at("facts").dataset.name = found.name;
-      at("hello").textContent = `Ask ${found.name}`;
-    }
+    at("facts").dataset.name = found.name || "";
     offerExamples(found.samples || []);
     at("ask").hidden = at("open-add").hidden = found.kind !== "index";
     at("model-only").hidden = found.kind === "index";
