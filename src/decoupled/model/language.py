@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from decoupled.model.tokens import Tokenizer
@@ -53,6 +54,7 @@ def unread_language(tokenizer: Tokenizer, texts: Sequence[str]) -> str | None:
     return name if any(_knows(tokenizer, other) for other in WORDS) else None
 
 
+@lru_cache(maxsize=64)  # it is asked with every query
 def _knows(tokenizer: Tokenizer, name: str) -> bool:
     """Whether a tokenizer keeps the commonest words of a language in about one piece."""
     script = next((words for other, words in SCRIPTS.values() if other == name), None)
