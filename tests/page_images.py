@@ -41,6 +41,7 @@ SHOTS = (
     Shot(name="desktop-light", theme="light", question=RIVER, compare=True),
     Shot(name="desktop-dark", theme="dark", question=RIVER),
     Shot(name="desktop-start", theme="light"),
+    Shot(name="desktop-none", theme="light", question="How long do I have to boil an egg?"),
     Shot(name="phone-light", theme="light", question=RIVER, phone=True),
     Shot(name="phone-dark", theme="dark", question=RIVER, compare=True, scroll="#time", phone=True),
 )
@@ -70,6 +71,7 @@ def take(shot: Shot, url: str, folder: Path) -> Path:
             page.ask("warm up")
             page.ask(shot.question)
         if shot.compare:
+            page.click("#how summary")
             page.click("#compare")
             page.see("#speedup", seconds=120)
         if shot.click:

@@ -161,7 +161,7 @@ def answers(engine: Engine, asked: Sequence[Question]) -> dict[str, Any]:
     first = three = 0
     times, scores = [], dict[str, list[float]](right=[], wrong=[])
     for question in asked:
-        found = engine.ask(question["question"], 3)
+        found = engine.ask(question["question"], 3, threshold=0)
         right = [answered(answer.text, question) for answer in found]
         first, three = first + any(right[:1]), three + any(right)
         times.append(found.timing.total_ms)
@@ -173,8 +173,8 @@ def answers(engine: Engine, asked: Sequence[Question]) -> dict[str, Any]:
 
 def unanswerable(engine: Engine, asked: Sequence[Question]) -> dict[str, Any]:
     """Questions that neither manual answers: how many get no answer, and the score of what the others get."""
-    found = [engine.ask(q["question"], 1) for q in asked]
-    auto = [engine.ask(q["question"], 1, threshold="auto") for q in asked]
+    found = [engine.ask(q["question"], 1, threshold=0) for q in asked]
+    auto = [engine.ask(q["question"], 1) for q in asked]
     return {
         "questions": len(asked),
         "withheld": sum(not len(answers) for answers in found),

@@ -48,7 +48,7 @@ from decoupled.runtime import cpu
 from decoupled.train.data.lists import Floats, Lists, TrainingQuery, list_candidates
 from decoupled.train.data.synthetic import query_from, rarity
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.fit.scoring import Field
+from decoupled.train.fit.fields import Field
 from decoupled.train.imitate import adapt_recipe, imitate, say
 from decoupled.train.loop.checkpoint import read_lines
 from decoupled.train.reshape import teacher_of, with_text

@@ -17,6 +17,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,11 @@ from decoupled.measure.pairs import Pair
 from decoupled.measure.retrieval import retrieve
 from decoupled.methods.exits.fit import ONE_ROW
 from decoupled.model.folder import starter_model, write_scoring
+from decoupled.model.progress import counter
 from decoupled.model.scoring import Scoring
 from decoupled.runtime import cpu
-from decoupled.train.fit.scoring import Field, field_of, learn, learn_reading, spread
+from decoupled.train.fit.fields import Field, field_of
+from decoupled.train.fit.scoring import corpora_of, fit_reading, learn, read_all, spread
 
 STAGES = ("lexical", "dense", "hybrid")
 FEW = 1000
@@ -61,9 +64,21 @@ def fit(args: argparse.Namespace) -> dict[str, Any]:
     found = [development(args.data, name) for name in names]
     engines = [indexed(args, f"dev-{one.name}", one.passages, "all") for one in found]
     how = {"limit": args.limit or 100, "candidates": args.candidates}
-    fitted = (learn if args.what == "fit" else learn_reading)(engines, found, progress=told, **how)
+    if args.what == "fit":
+        fitted = learn(engines, found, progress=told, **how)
+    else:  # scores were learnt before and stay
+        corpora = [answerable(one) for one in corpora_of(engines, found, how["limit"])]
+        count, step = how["candidates"], counter(told, sum(len(one.queries) for one in corpora))
+        ranked = [one.ranked(count, step) for one in corpora]
+        scoring = engines[0].spec.scoring or Scoring()
+        fitted = fit_reading(engines[0], scoring, ranked, read_all(corpora, count, step))
     write_scoring(args.model, fitted.scoring, late=fitted.late, exits=fitted.exits)
     return {**how, "fields": names, **fitted.to_json()}
+
+
+def answerable(corpus: Any) -> Any:
+    """A corpus with the questions that it answers alone."""
+    return replace(corpus, pairs=[pair for pair in corpus.pairs if pair.answers], absent=[])
 
 
 def development(data: Path, name: str) -> Field:
@@ -118,14 +133,14 @@ class Answered:
 
 
 def ask_given(args: argparse.Namespace, pairs: list[Pair]) -> tuple[Answered, Answered]:
-    """Each question with its own passage: as `ask` answers, and with `threshold="auto"`."""
+    """Each question with its own passage: always answered, and as `ask` answers."""
     engine = Engine(args.model, runtime=args.runtime, remember=1 << 28)
     answered, sure = Answered(), Answered()
     # What `auto` stands for, so that nothing is read twice.
-    least = (engine.spec.scoring or Scoring()).answer_threshold(passages_given=True)
+    least = (engine.spec.scoring or Scoring()).answer_threshold(passages_given=True) or 0.0
     chosen = spread(pairs, args.limit) if args.limit else pairs
     for number, pair in enumerate(chosen):
-        answers = engine.ask(pair.query, 1, texts=[pair.passage])
+        answers = engine.ask(pair.query, 1, texts=[pair.passage], threshold=0)
         answered.add(pair, answers)
         sure.add(pair, [answer for answer in answers if answer.score >= least])
         told(number, len(chosen))
@@ -170,9 +185,10 @@ def open_domain(args: argparse.Namespace) -> dict[str, Any]:
     answered = Answered()
     runs: dict[str, dict[str, list[str]]] = {stage: {} for stage in STAGES}
     for number, pair in enumerate(pairs):
-        answered.add(pair, engine.ask(pair.query, candidates=args.candidates))
-        others["all_read"].add(pair, whole.ask(pair.query, candidates=args.candidates))
-        others["500_candidates"].add(pair, engine.ask(pair.query, candidates=500))
+        answered.add(pair, engine.ask(pair.query, candidates=args.candidates, threshold=0))
+        answers = whole.ask(pair.query, candidates=args.candidates, threshold=0)
+        others["all_read"].add(pair, answers)
+        others["500_candidates"].add(pair, engine.ask(pair.query, candidates=500, threshold=0))
         for stage in STAGES:
             runs[stage][str(number)] = retrieve(engine, pair.query, stage, 100)
         told(number, len(pairs))
@@ -279,7 +295,7 @@ def exits(args: argparse.Namespace) -> dict[str, Any]:
             work = counted(engine)
             for query in queries:
                 if asks:
-                    answered.add(pairs[query.text], engine.ask(query.text))
+                    answered.add(pairs[query.text], engine.ask(query.text, threshold=0))
                 else:
                     run[query.id] = [hit.id for hit in engine.search(query.text)]
             judged = answered.summary() if asks else of_run(run, data.qrels)

@@ -54,4 +54,12 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(home), name)
     if name not in __all__:
         raise AttributeError(f"module 'decoupled' has no attribute {name!r}")
-    return _resolve(name)
+    try:
+        return _resolve(name)
+    except ModuleNotFoundError as error:
+        extras = {"torch": "torch", "accelerate": "train"}
+        if error.name not in extras:
+            raise
+        from decoupled.errors import MissingDependency
+
+        raise MissingDependency(error.name, extras[error.name]) from None

@@ -106,7 +106,8 @@ def test_search_prints_the_documented_object(cli, built):
 
 def test_ask_prints_exact_spans(cli, built):
     found = cli("ask", built, "where is the castle", "-k", 2, "--json").json
-    assert [*found] == ["question", "answers", "timing"] and [*found["timing"]] == TIMES
+    assert [*found] == ["question", "answers", "timing", "rejected"]
+    assert [*found["timing"]] == TIMES
     assert (
         1 <= len(found["answers"]) <= 2
     )  # fillers, of which an untrained model finds many, are left out
@@ -114,7 +115,9 @@ def test_ask_prints_exact_spans(cli, built):
         assert {"text", "score", "start", "end", "passage_id", "passage"} <= answer.keys()
         assert answer["passage"][answer["start"] : answer["end"]] == answer["text"]
     none = cli("ask", built, "where is the castle", "--threshold", 1.1, "--json").json
-    assert none["answers"] == []
+    assert none["answers"] == [] and [a["text"] for a in none["rejected"]][
+        : len(found["answers"])
+    ] == [a["text"] for a in found["answers"]]
 
 
 def test_what_is_asked_first_is_compiled_before(cli, built, monkeypatch):
@@ -132,7 +135,27 @@ def test_tables_are_for_people_and_times_go_to_stderr(cli, built):
     done = cli("search", built, "the river")
     assert "river floods" in done.out and "ms:" in done.err and "ms:" not in done.out
     asked = cli("ask", built, "the river", "--threshold", 1.1)
-    assert asked.code == 0 and "no answer" in asked.err
+    assert asked.code == 0 and "no answer found: the best guess" in asked.err
+
+
+def test_questions_are_typed_one_after_the_other(cli, built, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    lines = iter(["where is the river", "  ", "the castle"])
+
+    def typed(prompt: str) -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", typed)
+    done = cli("ask", built, "--json", "--threshold", 0)
+    first, second = map(json.loads, done.out.splitlines())
+    assert first["question"] == "where is the river" and second["question"] == "the castle"
+    assert "Ctrl-D ends" in done.err
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
+    assert "no query for" in cli("ask", built).failure
 
 
 def test_the_first_stage_is_shown_beside(cli, built):
@@ -253,8 +276,8 @@ def test_blend_and_threshold(cli, folder, corpus, tmp_path):
     )
     assert once.keys() == none.keys() and once != pytest.approx(none, abs=0.1)
     asked = ("ask", index, "the town")
-    assert cli(*asked, "--json").json["answers"]
-    assert cli(*asked, "--threshold", "auto", "--json").json["answers"] == []
+    assert cli(*asked, "--json", "--threshold", 0).json["answers"]
+    assert cli(*asked, "--json").json["answers"] == [], "the model's own threshold is the default"
     assert (
         "--threshold is 'high'; give a score such as 0.5"
         in cli(*asked, "--threshold", "high").failure

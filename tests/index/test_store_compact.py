@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import datetime, timedelta
 from unittest.mock import Mock
 
 import pytest
 
+from decoupled import Index, Passage
 from decoupled.errors import DecoupledError
 from decoupled.index.store import changes, local
 from decoupled.index.store.lance import LanceStore
@@ -132,3 +134,21 @@ def test_half_written_files_go_when_a_writer_opens(path, store):
     assert half.exists()
     LanceStore.open(path, write=True).close()
     assert not half.exists()
+
+
+def test_compaction_frees_what_no_version_needs_and_says_what_waits(tmp_path):
+    passages = [Passage(id=str(n), text=f"passage {n} of the river") for n in range(60)]
+    with Index.create(tmp_path / "i") as index:
+        for start in range(0, 60, 10):
+            index.add(passages[start : start + 10])
+        index.compact(older_than=NOW)
+        fresh = index.compact()
+        assert fresh.after <= fresh.before, "nothing was deleted, so nothing is rewritten"
+        index.delete([str(n) for n in range(40)])
+        kept = index.compact()
+        assert kept.waiting > 0 and kept.to_json()["bytes_waiting"] == kept.waiting
+        freed = index.compact(older_than=NOW)
+        assert freed.after < fresh.after and freed.after < freed.before and freed.waiting == 0
+        assert len(index) == 20 and "MB freed" in next(freed.lines())
+    shown = list(replace(kept, waiting=2_000_000).lines())
+    assert "2.0 MB are kept for an hour" in shown[1] and "--now" in shown[1]

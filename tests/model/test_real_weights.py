@@ -57,9 +57,9 @@ def test_the_starter_model_finds_ranks_and_answers(tmp_path):
 
 def test_the_starter_model_knows_when_there_is_no_answer():
     engine = Engine(starter_model())
-    assert len(engine.ask(TEXTS[0], texts=[TEXTS[2]], threshold="auto")) == 0
+    assert len(engine.ask(TEXTS[0], texts=[TEXTS[2]])) == 0
     (right,) = engine.ask(TEXTS[0], 1, texts=[TEXTS[1]])
-    wrong = engine.ask(TEXTS[0], 1, texts=["Mary Shelley wrote Frankenstein."])[0]
+    (wrong,) = engine.ask(TEXTS[0], 1, texts=["Mary Shelley wrote Frankenstein."]).rejected
     assert right.text == "Bram Stoker" and right.score > 0.4 > 0.3 > wrong.score
 
 

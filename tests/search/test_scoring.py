@@ -129,18 +129,23 @@ def test_hybrid_is_the_weighted_sum_over_both_lists(engines):
 
 def test_an_answer_scores_its_chance_and_no_answer_is_a_choice(engines):
     learnt = engines[1]
-    shares, chances = (engine.ask(QUERY, k=5) for engine in engines)
+    shares, chances = (engine.ask(QUERY, k=5, threshold=0) for engine in engines)
     assert [a.text for a in shares] == [a.text for a in chances] and len(shares) == 5
     weight = shares.weight
     for share, chance in zip(shares, chances, strict=True):
         value = 0.9 * np.log(share.score) + 0.4 * weight - 0.2
         assert chance.score == pytest.approx(float(sigmoid(np.float64(value))), abs=1e-5)
-    given = [engine.ask(QUERY, 1, texts=["river and castle"]) for engine in engines]
+    given = [engine.ask(QUERY, 1, texts=["river and castle"], threshold=0) for engine in engines]
     value = 0.5 * np.log(given[0][0].score) + 0.1 * given[0].weight + 0.3
     assert given[1][0].score == pytest.approx(float(sigmoid(np.float64(value))), abs=1e-5)
-    assert [a.text for a in learnt.ask(QUERY, k=5, threshold="auto")] == [
-        a.text for a in chances if a.score >= 0.4
-    ]
+    silent = learnt.ask(QUERY, k=5)
+    assert [a.text for a in silent] == [a.text for a in chances if a.score >= 0.4]
+    assert [a.text for a in silent.rejected] == [a.text for a in chances if a.score < 0.4]
+    assert silent.rejected and silent.to_json()["rejected"][0]["text"] == silent.rejected[0].text
+    assert not chances.rejected
+    # A model that never learnt when to be silent answers every question, as it always did.
+    assert [a.text for a in engines[0].ask(QUERY, k=5)] == [a.text for a in shares]
+    assert replace(SCORING, no_answer=0.5).answer_threshold(passages_given=False) is None
 
 
 @pytest.mark.parametrize("least, some", [(None, False), (0.0, True), (1.0, False)])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from commands import Commands
+from decoupled import Index, Passage
 from decoupled.errors import InputError
 from decoupled.model.model import Model
 from decoupled.runtime.open import open_runtime
@@ -20,6 +21,7 @@ from decoupled.serve.cluster.capacity import (
     count_of,
     estimate,
     measure,
+    plan,
     retrieve_ms,
 )
 
@@ -101,3 +103,13 @@ def test_the_command_prints_a_plan_with_its_assumptions(model, tmp_path, monkeyp
     assert shown.code == 0 and "32,000,000 of 40 tokens" in shown.out and "assumed:" in shown.err
     assert "write a number such as" in run("plan", "--passages", "many").failure
     assert "latency_ms is 0.0; expected more than 0" in run(*words, "--latency", 0).failure
+
+
+def test_a_plan_stores_states_as_an_index_of_the_model_does(tmp_path):
+    with Index.create(tmp_path / "i") as index:
+        index.add([Passage(id="a", text="The river floods the town.")])
+        stored = index.info()["state_bytes_per_token"]
+    planned = plan("1M")
+    assert planned.rates.bytes_per_token == stored
+    assert planned.capacity.state_bytes == 1_000_000 * 150 * stored
+    assert plan("1M", codec="int8").rates.bytes_per_token > stored

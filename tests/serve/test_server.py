@@ -22,6 +22,7 @@ from decoupled.search.engine import Engine
 from decoupled.serve.http import service
 from decoupled.serve.http.app import create_app
 from decoupled.serve.http.limits import Access, Limits, is_local, read_keys
+from decoupled.serve.http.page import heading_questions
 from decoupled.serve.http.server import ask_once
 from served import TEXTS, tiny_engine, tiny_index, tiny_split
 
@@ -109,9 +110,10 @@ def test_scores_are_blended_and_withheld_as_asked(path, split):
         assert max(once, key=lambda i: once[i] - none[i]) == "paris"
         assert client.post("/v1/search", json=asked | {"blend": -1}).status_code == 422
         asked = {"question": "the river"}
-        assert client.post("/v1/ask", json=asked).json()["answers"]
-        asked["threshold"] = "auto"
-        assert client.post("/v1/ask", json=asked).json()["answers"] == []
+        silent = client.post("/v1/ask", json=asked).json()
+        assert silent["answers"] == [] and silent["rejected"], "the model's own threshold"
+        all_guesses = client.post("/v1/ask", json=asked | {"threshold": 0}).json()
+        assert all_guesses["answers"] == silent["rejected"] and not all_guesses["rejected"]
 
 
 def test_options_reach_the_engine(client, path, split):
@@ -659,3 +661,24 @@ def test_importing_the_server_starts_nothing():
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_questions_to_try_come_from_headings():
+    titles = [
+        "Guide › 1. Preface",
+        "Guide › 2.1. How to back up",
+        "Guide › What is a view?",
+        "",
+        "x",
+    ]
+    assert heading_questions(titles) == ["How to back up?", "What is a view?"]
+    short = heading_questions(
+        ["A › Limits", "A › Limits", "B › Write-ahead log", "C › " + "long " * 9]
+    )
+    assert short == ["What is Limits?", "What is Write-ahead log?"]
+    assert heading_questions([]) == []
+
+
+def test_info_names_the_index_and_offers_questions(client):
+    facts = client.get("/v1/info").json()
+    assert facts["name"] and not facts["name"].endswith(".idx") and "samples" in facts

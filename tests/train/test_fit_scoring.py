@@ -10,20 +10,19 @@ import pytest
 
 from decoupled.errors import InputError
 from decoupled.measure.info import info
-from decoupled.measure.pairs import Pair
+from decoupled.measure.pairs import Pair, Span
 from decoupled.model.folder import read_spec
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.search.engine import Engine
 from decoupled.search.results import Answer, Answers
 from decoupled.train.fit.answers import ReadQuestion, _no_answer
+from decoupled.train.fit.fields import Field, field_of, with_absent
 from decoupled.train.fit.reading import MOST
 from decoupled.train.fit.scoring import (
-    Field,
     RankedQuery,
     choose_blend,
     choose_fusion,
-    field_of,
     fit_scoring,
 )
 from decoupled.train.reshape import with_late, with_vector
@@ -106,6 +105,25 @@ def test_pairs_make_a_field():
     assert len(field.pairs) == 4 and "nobody" not in {q.text for q in field.queries}
 
 
+def test_half_of_the_answering_passages_are_taken_out():
+    pairs = [
+        Pair(query="q0", passage="a x", answers=(Span(text="x", start=2),)),
+        Pair(query="q1", passage="b x", answers=(Span(text="x", start=2),)),
+        Pair(query="q2", passage="c x", answers=(Span(text="x", start=2),)),
+        Pair(query="q2", passage="b x", answers=(Span(text="x", start=2),)),
+        Pair(query="q3", passage="d x"),
+    ]
+    field = with_absent(field_of("toy", pairs))
+    assert [p.text for p in field.passages] == ["a x", "c x", "d x"]
+    assert [pair.query for pair in field.pairs] == ["q0", "q2", "q3"]
+    # The passage of q2 that is left answers it, so only q1 has no answer now.
+    assert [pair.query for pair in field.absent] == ["q1"]
+    assert [q.text for q in field.queries] == ["q0", "q2"] and len(field.qrels) == 2
+    ranked = field_of("ranked", [Pair(query="q", passage="a"), Pair(query="q", passage="b")])
+    left = with_absent(ranked)
+    assert left.passages == ranked.passages and left.qrels == ranked.qrels and not left.absent
+
+
 def test_a_model_learns_its_scores_and_keeps_them(model, tmp_path):
     rank = model("bert", "rank").spec.head("rank")
     both = with_vector(Model.split(model("bert", "span").with_heads(rank, seed=1), at=2), 8)
@@ -125,7 +143,8 @@ def test_a_model_learns_its_scores_and_keeps_them(model, tmp_path):
     learnt = read_spec(tmp_path / "m").scoring
     assert learnt == fitted.scoring and learnt.fusion and learnt.answer and learnt.answer_given
     assert learnt.answer != learnt.answer_given, "a passage that was found, and one that was given"
-    assert learnt.no_answer_given is not None and learnt.no_answer == Scoring().no_answer
+    assert learnt.no_answer_given is not None
+    assert learnt.no_answer != Scoring().no_answer, "learnt from questions without an answer"
     means = fitted.figures["answers"]["open_f1"]
     good = [float(r) for r, mean in means.items() if mean >= max(means.values()) - 0.005]
     assert learnt.answer_rank == pytest.approx(np.mean(good))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -131,17 +132,16 @@ def delete(
     printing.note(f"deleted {count} of {len(ids)} passages")
 
 
-def compact(index: opt.Existing, as_json: opt.Json = False) -> None:
-    """Free the disk space of deleted and replaced passages.
-
-    Versions younger than an hour are kept for readers that still use them.
-    """
+def compact(
+    index: opt.Existing,
+    now: Annotated[
+        bool, Option("--now", help="No one is reading: keep no older versions.")
+    ] = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Free the disk space of deleted and replaced passages. Readers keep older versions for an hour."""
     with dc.Index.open(index, write=True) as opened:
-        before = opened.info()["bytes"]
-        opened.compact()
-        after = opened.info()["bytes"]
-    printing.result({"bytes_before": before, "bytes": after}, as_json)
-    printing.note(f"{index}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now")
+        printing.result(opened.compact(older_than=timedelta(hours=0 if now else 1)), as_json)
 
 
 def check(

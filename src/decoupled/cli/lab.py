@@ -192,7 +192,7 @@ def cost(
 def plan(
     passages: Annotated[str, Option(help="How many: 250000, 3M, 1.5B.")],
     tokens: Annotated[int, Option(min=1, help="Tokens of a passage.")] = 150,
-    codec: Annotated[str, Option(help="How states are stored, as for `index`.")] = "int8",
+    codec: Annotated[str | None, Option(help="How states are stored, as for `index`.")] = None,
     rate: Annotated[float, Option(help="Queries per second.")] = 1.0,
     latency: Annotated[float, Option(help="Milliseconds that a query may take.")] = 1000.0,
     candidates: Annotated[int, Option(min=1, help="Records that a query scores.")] = 100,

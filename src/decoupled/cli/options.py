@@ -134,17 +134,3 @@ def read_data(sources: Sequence[str | Path], on_error: str) -> list[Pair]:
         named = ", ".join(map(str, sources))
         raise InputError(f"{named}: no pairs were read; expected a query and a passage in each row")
     return pairs
-
-
-def read_share(text: str | None) -> float | Literal["all"] | None:
-    """The share of the candidates that `--read`, or `--cascade`, names."""
-    if text is None or text == "all":
-        return "all" if text else None
-    return parsed("--read", text, float, "give a share such as 0.3, or all")
-
-
-def threshold(text: str) -> float | Literal["auto"]:
-    """The least score of `ask --threshold`."""
-    if text == "auto":
-        return "auto"
-    return parsed("--threshold", text, float, "give a score such as 0.5, or auto")

@@ -20,6 +20,7 @@ from rich.text import Text
 import decoupled as dc
 from decoupled.errors import DecoupledError
 from decoupled.measure.table import ResultTable, cell, clean, fact
+from decoupled.search.results import percent
 from decoupled.train.place import LogPosition
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ OTHERS = 3  # further places of an answer that are named
 def note(*lines: str) -> None:
     """Lines for the person at the terminal; never part of the data."""
     sys.stderr.write("".join(f"{_line(line)}\n" for line in lines))
+
+
+def warn(*lines: str) -> None:
+    """Lines of which the person at the terminal should beware."""
+    note(*(f"warning: {line}" for line in lines))
 
 
 def lines(*texts: str) -> None:
@@ -104,10 +110,10 @@ def facts(named: dict[str, Any]) -> None:
     Console().print(grid)
 
 
-def results(shown: dc.Hits | dc.Answers) -> None:
+def results(shown: dc.Hits | dc.Answers, raw: bool = False) -> None:
     """Each hit or answer, numbered, with its text and where that stands."""
     console = Console()
-    each = map(_hit, shown) if isinstance(shown, dc.Hits) else map(_answer, shown)
+    each = (_hit(one, raw) if isinstance(one, dc.Hit) else _answer(one) for one in shown)
     for number, (head, *lines) in enumerate(each, 1):
         console.print(Text.assemble(f"{number}. ", head))
         for line in lines:
@@ -127,14 +133,19 @@ def _answer(answer: dc.Answer) -> list[Text]:
     rest = [_where(spot) for spot in places[1 : 1 + OTHERS]]
     if len(places) > 1 + OTHERS:
         rest.append(Text(f"{len(places) - 1 - OTHERS} more", style="dim"))
-    head = Text.assemble((_line(answer.text), "bold"), f"  {answer.score:.1%}")
+    head = Text.assemble((_line(answer.text), "bold"), f"  {percent(answer.score)}")
     return [head, words, _where(answer), *(Text.assemble("also ", spot) for spot in rest)]
 
 
-def _hit(hit: dc.Hit) -> list[Text]:
+def score(value: float, raw: bool) -> str:
+    """A score as people read it: a probability in per cent, or a logit."""
+    return f"{value:.4f}" if raw else percent(value)
+
+
+def _hit(hit: dc.Hit, raw: bool) -> list[Text]:
     """The lines of a hit: its score and document, its text, and its ranks in the first stage if known."""
     text = Text(_line(hit.text[:SHOWN]) + "…" * (len(hit.text) > SHOWN))
-    lines = [Text.assemble(f"{hit.score:.4f}  ", _where(hit)), text]
+    lines = [Text.assemble(f"{score(hit.score, raw)}  ", _where(hit)), text]
     if hit.first_stage is not None:
         stages = hit.first_stage.items()
         ranks = ", ".join(f"{name} {at['rank']:.0f} ({at['score']:.4g})" for name, at in stages)

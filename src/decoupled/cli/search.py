@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -66,7 +63,7 @@ def search(
     engine.search("warm up", k=1, candidates=1)
     answer = partial(engine.search, k=k, candidates=candidates, first_stage=stage, where=matching)
     answer = partial(answer, blend=blend, raw=raw, show_first_stage=show_first_stage)
-    _run(engine, query, batch, answer, as_json)
+    _run(engine, query, batch, answer, as_json, raw)
 
 
 def ask(
@@ -80,14 +77,16 @@ def ask(
     cascade: opt.ReadShare = None,
     memory: opt.Memory = None,
     threshold: Annotated[
-        str, Option(help="Leave out answers with a lower score; auto: where the model gives none.")
-    ] = "0",
+        str, Option(help="Reject answers with a lower score; auto: as learnt; 0: reject none.")
+    ] = "auto",
     hops: Annotated[int, Option(min=1, help="2: follow links of the best, read together.")] = 1,
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
 ) -> None:
     """Answer a question with spans of the passages."""
-    (stage, matching), least = _candidates(first_stage, where), opt.threshold(threshold)
+    from decoupled.search.request import parse_threshold
+
+    (stage, matching), least = _candidates(first_stage, where), parse_threshold(threshold)
     engine = _engine(index, question, batch, runtime, cascade, memory)
     engine.ask("warm up", candidates=1)
     answer = partial(engine.ask, k=k, candidates=candidates, first_stage=stage, where=matching)
@@ -106,18 +105,22 @@ def rerank(
     as_json: opt.Json = False,
 ) -> None:
     """Order passages by their relevance to a query."""
+    from decoupled.model.folder import is_model, starter_model
+
+    # In the order of `ask`: the model of an index, or a model, before the query.
+    if passages and ((Path(query) / "manifest.json").exists() or is_model(query)):
+        model, query, *passages = query, *passages
     if not passages and sys.stdin.isatty():
         raise InputError("no passages: name a file, or pipe them in as jsonl, csv or one per line")
-    from decoupled.model.folder import starter_model
-
     texts = list(dc.read_passages(*(passages or ["-"]), chunk=None))
     engine = dc.Engine(model or starter_model(), runtime=runtime)
-    _warn_of_cuts(engine, [query])
     hits = engine.rerank(query, texts=texts, k=k, raw=raw)
+    printing.warn(*hits.notes)
     if as_json:
         printing.document(hits.to_json())
     elif texts:
-        printing.table(("score", "id", "text"), [(h.score, h.id, h.text[:300]) for h in hits])
+        rows = [(printing.score(h.score, raw), h.id, h.text[:300]) for h in hits]
+        printing.table(("score", "id", "text"), rows)
     else:
         printing.note(f"no passages in {' '.join(passages or ['stdin'])}")
 
@@ -136,10 +139,13 @@ def classify(
     read = [(p.query, p.passage) for p in dc.read_pairs(pairs)] if pairs else []
     chosen = [(texts[0], texts[1])] if texts else read
     engine = dc.Engine(model, runtime=runtime)
-    _warn_of_cuts(engine, [query for query, _ in chosen])
+    printing.warn(*filter(None, [engine.runtime.tokenizer.too_long([a for a, _ in chosen])]))
     labels = engine.classify(chosen, raw=raw)
     facts = {"labels": [label.to_json() for label in labels]}
-    rows = [(x.label, x.score, a[:80], b[:80]) for x, (a, b) in zip(labels, chosen, strict=True)]
+    shown = [printing.score(label.score, raw) for label in labels]
+    rows = [
+        (x.label, s, a[:80], b[:80]) for x, s, (a, b) in zip(labels, shown, chosen, strict=True)
+    ]
     columns = ("label", "score", "query", "passage")
     printing.result(facts, as_json, lambda _: printing.table(columns, rows))
 
@@ -182,7 +188,8 @@ def serve(
 ) -> None:
     """Serve an index over HTTP: search, ask, rerank, and a page to try it on."""
     opt.one_of("--log-level", log_level, ("debug", "info", "warning", "error"))
-    from decoupled.search.starter import sample_questions
+    from decoupled.search.late_interaction import parse_share
+    from decoupled.search.starter import sample_copy, sample_questions
     from decoupled.serve.cluster.shards import Layout
     from decoupled.serve.http.limits import Limits
 
@@ -196,7 +203,11 @@ def serve(
 
     def served() -> Path:  # called once the address is taken, so that nothing is copied in vain
         nonlocal index
-        index = index or _sample_copy(runtime)
+        if index is None:
+            printing.note(
+                "serving a copy of the sample passages: what is added is gone when it stops"
+            )
+            index = sample_copy(_sample_index(runtime))
         if layout is not None:
             printing.note(f"starting {shards} shards of {replicas} replicas on Ray ({cluster})")
         return index
@@ -215,7 +226,7 @@ def serve(
     run = partial(run, api_key_file=api_key_file, protect_reads=protect_reads, limits=limits)
     run = partial(run, hosts=allow_host or (), origins=cors or (), questions=offered)
     run = partial(run, runtime=runtime, memory=memory, cache_mib=cache, layout=layout)
-    run(cascade=opt.read_share(cascade), cluster=cluster, ready=ready)
+    run(cascade=parse_share(cascade), cluster=cluster, ready=ready)
 
 
 def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
@@ -259,14 +270,6 @@ def _sample_index(runtime: str) -> Path:
         return index.path
 
 
-def _sample_copy(runtime: str) -> Path:
-    """A copy of the sample index, to be changed at will; it goes when the process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="decoupled-sample-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    printing.note("serving a copy of the sample passages: what is added is gone when this stops")
-    return Path(shutil.copytree(_sample_index(runtime), folder / "sample.idx"))
-
-
 def _queries(batch: str) -> list[str]:
     from decoupled.measure.pairs import read_queries
 
@@ -281,15 +284,17 @@ def _engine(
     cascade: str | None,
     memory: str | None,
 ) -> dc.Engine:
-    """The engine of an index, after checking that there is exactly one source of queries."""
+    """The engine of an index, after checking that there is at most one source of queries."""
+    from decoupled.search.late_interaction import parse_share
+
     if query is not None and not query.strip():
         raise InputError("the query is empty; write what to look for")
-    if query is None and batch is None:
+    if query is None and batch is None and not sys.stdin.isatty():
         raise InputError(f"no query for {index}; write it after the index, or give --batch FILE")
     if query is not None and batch is not None:
         raise InputError(f"a query and --batch {batch} are given; leave out one of them")
     opened = dc.Index.open(index, runtime=runtime)
-    return dc.Engine(opened, cascade=opt.read_share(cascade), memory=memory)
+    return dc.Engine(opened, cascade=parse_share(cascade), memory=memory)
 
 
 def _candidates(first_stage: str, where: str | None) -> tuple[FirstStageName, Where | None]:
@@ -306,31 +311,29 @@ def _run(
     batch: str | None,
     answer: Callable[[str], dc.Hits | dc.Answers],
     as_json: bool,
+    raw: bool = False,
 ) -> None:
-    """Print what is answered to a query, or to those of a file, one JSON object a line."""
-    texts = [query or ""] if batch is None else _queries(batch)
-    _warn_of_cuts(engine, texts)
+    """Print what is answered to a query, to those of a file, one JSON object a line, or to what is typed."""
+    from decoupled.search.prompt import typed_queries
+
     if batch is not None:
+        texts = _queries(batch)
         # A bar only where the lines are not seen.
         with printing.progress_bar("queries", hidden=sys.stdout.isatty()) as bar:
             for done, text in enumerate(texts, 1):
                 printing.document(answer(text).to_json())
                 bar.reach(done, len(texts))
         return
-    result = answer(texts[0])
-    if as_json:
-        printing.document(result.to_json())
-    elif result.items:
-        printing.results(result)
-        printing.note(str(result.timing))
-    elif engine.index is not None and not len(engine.index):
-        name = engine.index.location.name
-        printing.note(f"{name} holds no passages; add some with: decoupled add {name} CORPUS")
-    else:
-        printing.note("nothing found" if isinstance(result, dc.Hits) else "no answer")
-
-
-def _warn_of_cuts(engine: dc.Engine, queries: Sequence[str]) -> None:
-    """Warn of queries that are longer than what the model reads of them."""
-    if warning := engine.runtime.tokenizer.too_long(queries):
-        printing.note(f"warning: {warning}; put what matters first")
+    for text in typed_queries() if query is None else [query]:
+        result = answer(text)
+        printing.warn(*result.notes)
+        if as_json:
+            printing.document(result.to_json())
+        elif result.items:
+            printing.results(result, raw)
+            printing.note(str(result.timing))
+        elif engine.index is not None and not len(engine.index):
+            name = engine.index.location.name
+            printing.note(f"{name} holds no passages; add some with: decoupled add {name} CORPUS")
+        else:
+            printing.note("nothing found" if isinstance(result, dc.Hits) else result.verdict)

@@ -86,7 +86,7 @@ class Built:
 
 
 def build_index(  # noqa: PLR0913 (the options of a build)
-    corpus: Sequence[str],
+    corpus: str | Path | Sequence[str | Path],
     output: str | Path,
     *,
     model: str | Path | None = None,
@@ -131,7 +131,8 @@ def build_index(  # noqa: PLR0913 (the options of a build)
         if report is not None:
             report(problem)
 
-    exists, sources = is_index(output), list(corpus)
+    listed = [corpus] if isinstance(corpus, str | Path) else corpus
+    exists, sources = is_index(output), [str(source) for source in listed]
     if exists:
         _check_same(output, sources, codec, keep_tokens, append or sync)
     check_sources(sources)

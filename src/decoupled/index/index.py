@@ -17,7 +17,7 @@ from decoupled.errors import DecoupledError, InputError
 from decoupled.index import ingest
 from decoupled.index.check import Checked, check
 from decoupled.index.encode import encode_passages, encode_windows, windows_of
-from decoupled.index.ingest import Added, Ingest, Progress, Workers
+from decoupled.index.ingest import Added, Compacted, Ingest, Progress, Workers
 from decoupled.index.keep import check_keep
 from decoupled.index.manifest import (
     CODEC,
@@ -29,6 +29,7 @@ from decoupled.index.manifest import (
     check_own_model,
     check_storable,
     initial_codec,
+    is_index,
     load_codec,
     new_manifest,
     read_manifest,
@@ -36,6 +37,7 @@ from decoupled.index.manifest import (
     save_codec,
     source_of,
     spec_of,
+    tokenizer_of,
     write_index,
 )
 from decoupled.index.record import Record, part_name
@@ -49,7 +51,7 @@ from decoupled.model.parts.exits import stopping
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.parts.late import reading
 from decoupled.model.progress import Progress as Count
-from decoupled.model.tokens import Passage
+from decoupled.model.tokens import Passage, Tokenizer
 from decoupled.runtime.open import check_name, open_runtime
 
 if TYPE_CHECKING:
@@ -117,6 +119,18 @@ class Index:
         manifest = new_manifest(source, codec or spec.codec, sources, keep_tokens)
         manifest = write_index(location_of(path), source, manifest)
         return cls(Path(path), manifest, source=source, write=True, runtime=runtime)
+
+    @classmethod
+    def open_or_create(
+        cls, path: str | Path, model: Model | str | Path | None = None, *, runtime: str = "auto"
+    ) -> Index:
+        """The index at this path, open for writing; a new one where there is none.
+
+        One that is there keeps the model that made it; another `model` is an error that names both.
+        """
+        if is_index(path):
+            return cls.open(path, model=model, write=True, runtime=runtime)
+        return cls.create(path, model, runtime=runtime)
 
     @classmethod
     def open(
@@ -200,7 +214,7 @@ class Index:
         `workers` encode and write in other processes (`index/workers.py`); what is stored is the same.
         """
         self._writable()
-        stream = ingest.checked(passages)
+        stream = ingest.with_language_check(ingest.checked(passages), self._tokenizer)
         if not self._stored:
             stream = self._begin(stream)
         run = Ingest(self.store, progress)
@@ -229,10 +243,17 @@ class Index:
         self._writable()
         return self.store.delete(ids)
 
-    def compact(self, *, older_than: timedelta = KEEP) -> None:
-        """Reclaim the space of deleted and replaced passages, and merge the search indexes."""
+    def compact(self, *, older_than: timedelta = KEEP) -> Compacted:
+        """Free the space of deleted and replaced passages, and merge the search indexes.
+
+        Versions that were superseded less than `older_than` ago stay for readers that still use them; with
+        `timedelta(0)` no one may be reading or writing.
+        """
         self._writable()
+        before = self.location.total()
         self.store.compact(older_than=older_than)
+        after, waiting = self.location.total(), self.store.superseded()
+        return Compacted(index=self.location.name, before=before, after=after, waiting=waiting)
 
     def check(self, *, progress: Count | None = None) -> Checked:
         """Compare every byte of the index with its checksum; `decoupled.check` also repairs."""
@@ -308,6 +329,9 @@ class Index:
         if fitted is not None and not same_codec(fitted, self.codec):
             # A runtime is opened with its codec, so the loaded one cannot stay.
             self.codec, self._runtime = fitted, None
+
+    def _tokenizer(self) -> Tokenizer:
+        return tokenizer_of(self.source) if self._runtime is None else self._runtime.tokenizer
 
     def _encode(self, passages: Sequence[Passage]) -> list[Record]:
         return encode_passages(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
+from logging import getLogger
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +17,10 @@ import numpy as np
 from decoupled.errors import InputError
 from decoupled.index.record import Record, digest, part_name
 from decoupled.index.store.base import Staged, Store
-from decoupled.model.tokens import Passage
+from decoupled.model.language import unread_language
+from decoupled.model.tokens import Passage, Tokenizer
+
+logger = getLogger(__name__)
 
 PART = 2048
 """Most passages of one commit."""
@@ -28,6 +32,8 @@ LOOKED_UP = 512
 """Passages that are compared with what is stored at a time."""
 SAMPLE = 1024
 """Passages that a codec is fitted on, when it needs fitting."""
+LANGUAGE_SAMPLE = 100
+"""Passages whose language is looked at."""
 UPKEEP = 8192
 """Passages between two updates of the search indexes while a build runs."""
 
@@ -50,6 +56,31 @@ class Added:
     def __str__(self) -> str:
         rate = self.tokens / self.seconds if self.seconds else 0.0
         return f"{self.added + self.unchanged} passages, {self.tokens:,} tokens, {rate:,.0f}/s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compacted:
+    """The bytes of an index before and after `compact`."""
+
+    index: str
+    before: int
+    after: int
+    waiting: int
+    """Bytes that are kept for readers of older versions, and that a later run frees."""
+
+    def to_json(self) -> dict[str, int]:
+        """The sizes, as `compact --json` prints them."""
+        return {"bytes_before": self.before, "bytes": self.after, "bytes_waiting": self.waiting}
+
+    def lines(self) -> Iterator[str]:
+        """Lines for a terminal: what was freed, and what can be later, or now if no one is reading."""
+        now, freed, waiting = (
+            n / 1e6 for n in (self.after, self.before - self.after, self.waiting)
+        )
+        yield f"{self.index}: {now:.1f} MB, {abs(freed):.1f} MB {'freed' if freed >= 0 else 'more'}"
+        if waiting >= 0.1:
+            kept = f"{waiting:.1f} MB are kept for an hour, for readers of earlier versions"
+            yield f"{kept}: run it again then, or with --now if no one is reading"
 
 
 Progress = Callable[[Added], None]
@@ -78,6 +109,26 @@ def checked(passages: Iterable[Passage]) -> Iterator[Passage]:
         if not isinstance(passage.id, str):
             raise InputError(f"the id of a passage is {passage.id!r:.60}; expected a string")
         yield passage
+
+
+def with_language_check(
+    passages: Iterator[Passage], tokenizer: Callable[[], Tokenizer]
+) -> Iterator[Passage]:
+    """Yield the passages; a warning says if the first ones are in a language that the model does not read."""
+    texts: list[str] = []
+    for passage in passages:
+        yield passage
+        texts.append(passage.text)
+        if len(texts) == LANGUAGE_SAMPLE:
+            break
+    name = unread_language(tokenizer(), texts) if texts else None
+    if name is not None:
+        logger.warning(
+            "the passages seem to be in %s, which this model was not made for: searches will find little. "
+            "Build the index with a multilingual checkpoint instead (--model)",
+            name,
+        )
+    yield from passages
 
 
 @dataclass

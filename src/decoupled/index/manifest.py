@@ -77,6 +77,8 @@ def read_manifest(path: str | Path) -> Manifest:
         why, target = "does not exist", location.name
         if location.names():
             why, target = f"has no {MANIFEST}", "INDEX"
+        elif Path(location.name).is_dir():
+            why = "is an empty folder"
         raise InputError(
             f"{location.name} {why}, so it is not an index; "
             f"make one with: decoupled index CORPUS -o {target}"
@@ -166,7 +168,9 @@ def check_free(location: Location) -> None:
     """Raise `InputError` unless nothing is there, or what `write_index` leaves when it is cut off."""
     names, parts = location.names(), (MODEL, f"{MANIFEST}.tmp", LOCK)
     if MANIFEST in names:
-        raise InputError(f"{location.name} already holds an index; open it, or choose another path")
+        raise InputError(
+            f"{location.name} already holds an index; use Index.open_or_create, or choose another path"
+        )
     if not all(n in parts or n.startswith(f".{MODEL}.") for n in names):
         raise InputError(f"{location.name} exists and is not an index; choose another path")
 

@@ -167,7 +167,7 @@ def outputs(engine: Engine, case: Case, head: HeadKind) -> Outputs:
         hits = engine.rerank(case.query, texts=case.passages, raw=True)
         return tuple(hit.score for hit in sorted(hits, key=lambda hit: int(hit.id)))
     if head == "span":
-        answers = engine.ask(case.query, texts=case.passages, k=1)
+        answers = engine.ask(case.query, texts=case.passages, k=1, threshold=0)
         return (answers[0].text if len(answers) else "",)
     if head == "classes":
         labels = engine.classify([(case.query, passage) for passage in case.passages])

@@ -71,7 +71,7 @@ class Scoring:
     answer_rank: float = 0.0
     """Factor of a passage's rank logit, as a search computes it, in the logit of its answer spans."""
     answer: AnswerPlatt | None = None
-    """Calibration of answers in passages that a search retrieved; None leaves the uncalibrated shares."""
+    """Calibration of answers in retrieved passages, learnt where half of the questions have no answer."""
     answer_given: AnswerPlatt | None = None
     """Calibration of answers where the caller names the passages, which hold an answer more often."""
     no_answer: float = 0.5
@@ -85,10 +85,10 @@ class Scoring:
         names = ("cosine", "bm25")
         return {name: value for name in names if (value := getattr(self, name))}
 
-    def answer_threshold(self, *, passages_given: bool) -> float:
-        """The score below which it is better to leave a question unanswered."""
-        return (
-            self.no_answer_given
-            if passages_given and self.no_answer_given is not None
-            else self.no_answer
-        )
+    def answer_threshold(self, *, passages_given: bool) -> float | None:
+        """The score below which a question is left unanswered; None where that was not learnt."""
+        if passages_given:
+            least = self.no_answer if self.no_answer_given is None else self.no_answer_given
+            return least if self.answer_given else None
+        # Earlier versions wrote 0.5 without having learnt it: such models answer every question.
+        return self.no_answer if self.answer and self.no_answer != Scoring.no_answer else None

@@ -94,12 +94,17 @@ class Tokenizer:
         encodings = self._tokenizer.encode_batch_fast(clean, add_special_tokens=False)
         return [len(encoding) for encoding in encodings]
 
+    def has_unknown(self, texts: Sequence[str]) -> bool:
+        """Whether a text has characters that are not in the vocabulary."""
+        unknown = {self._tokenizer.token_to_id(name) for name in ("[UNK]", "<unk>")}
+        return any(not unknown.isdisjoint(encoding.ids) for encoding in self._encode(texts))
+
     def too_long(self, queries: Sequence[str]) -> str | None:
         """A warning about queries that are too long to be read whole; None where there are none."""
         longest = max(self.lengths(queries), default=0)
         if longest <= self.query_room:
             return None
-        return f"a query of {longest} tokens is read up to its first {self.query_room}"
+        return f"a query of {longest} tokens is read up to its first {self.query_room}; shorten it"
 
     def pieces(self, texts: Sequence[str]) -> list[tuple[list[int], list[bool]]]:
         """Token ids of each text without special tokens, and which of them begin a word."""

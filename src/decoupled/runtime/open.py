@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import re
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -38,6 +39,7 @@ def open_runtime(
     with torch, where its weights are.
     """
     check_name(name)
+    check_source(source)
     in_memory = not isinstance(source, str | Path)
     # Without a GPU OpenVINO is the faster one, and spares the import of torch.
     auto = name == "auto" and not in_memory and find_spec("openvino") and not has_gpu()
@@ -86,6 +88,7 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
     if find_spec("openvino") is None:
         raise InputError("openvino is not installed; run: pip install openvino, or use torch")
     cpu.protect()
+    from decoupled.runtime.openvino.blobs import identity_of
     from decoupled.runtime.openvino.calibrate import read_ranges
     from decoupled.runtime.openvino.layers import unsupported_reason
     from decoupled.runtime.openvino.runtime import OpenVinoRuntime
@@ -113,11 +116,36 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
     expected = {name: tensor.shape for name, tensor in spec.tensors().items()}
     folder.check_shapes(expected, tensors.shapes)
     rounds = None if ranges else rounds
-    return OpenVinoRuntime(spec, tensors, tokenizer, codec, ranges=ranges, rounds=rounds)
+    same = identity_of(Path(held))
+    return OpenVinoRuntime(
+        spec, tensors, tokenizer, codec, ranges=ranges, rounds=rounds, identity=same
+    )
+
+
+def check_source(source: Model | str | Path) -> None:
+    """Raise `InputError` for a path at which there is no model; what may be a hub name passes.
+
+    This comes before anything is imported, so that a wrong path is not taken for a missing package.
+    """
+    if not isinstance(source, str | Path):
+        return
+    path, needed = Path(source), (folder.SPEC, "config.json", "manifest.json")
+    if path.is_dir() and not any((path / name).is_file() for name in needed):
+        raise InputError(
+            f"{source} holds no model: it has no {folder.SPEC} of a model, no config.json of a checkpoint, "
+            "and no manifest.json of an index; check the path"
+        )
+    # A hub name is one or two words, such as organisation/model.
+    is_name = isinstance(source, str) and re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", source)
+    if not path.exists() and (not is_name or path.suffix == ".idx"):
+        raise InputError(
+            f"{source} does not exist; give an index, a model folder, a checkpoint folder or a hub name"
+        )
 
 
 def load_model(source: Model | str | Path) -> Model:
     """The model of a folder, a checkpoint or a hub name, in torch; one that is loaded stays as it is."""
+    check_source(source)
     return cast("Model", _in_torch().load_model(source))
 
 

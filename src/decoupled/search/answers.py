@@ -21,6 +21,7 @@ from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Ragged
 from decoupled.search.request import Request, SearchRun, attempt, timed
 from decoupled.search.results import Answer, Answers, Evidence, Hit, Hits, Label, Labels
+from decoupled.search.spans import widened
 
 Outcome = Hits | Answers | Labels | Exception
 """The result of a request, or the error for which it has none."""
@@ -142,7 +143,10 @@ def rank_chances(spec: ModelSpec, request: Request, values: Floats) -> Floats:
 
 
 def likely_answers(spec: ModelSpec, request: Request, answers: Answers) -> Answers:
-    """Different answers, none faint beside the best: logarithms of weights become probabilities."""
+    """Different answers, none faint beside the best: logarithms of weights become probabilities.
+
+    Those below the threshold are no answers but `rejected` ones.
+    """
     scoring, k = spec.scoring or Scoring(), len(answers) if request.k is None else request.k
     # Shares of all spans add up where answers are equal; probabilities would not.
     best = sorted(answers, key=lambda answer: -answer.score)[: pool(k)]
@@ -155,17 +159,30 @@ def likely_answers(spec: ModelSpec, request: Request, answers: Answers) -> Answe
         # The no-answer logit was subtracted from all spans, so no answer itself weighs exp(0).
         some = np.logaddexp(answers.weight, 0.0) if spec.head("span").null else answers.weight
         chances = shares * np.exp(answers.weight - some)
-    auto = request.threshold == "auto"
-    least = (
-        scoring.answer_threshold(passages_given=not request.retrieve) if auto else request.threshold
-    )
-    least = max(least, FAINT * chances.max(initial=0.0))
-    likely = [a.scaled(p) for a, p in zip(merged, chances.tolist(), strict=True) if p >= least]
-    return replace(answers, items=tuple(likely))
+    faint = FAINT * chances.max(initial=0.0)
+    scored = [a.scaled(p) for a, p in zip(merged, chances.tolist(), strict=True) if p >= faint]
+    least = _threshold(spec, request)
+    likely = tuple(answer for answer in scored if answer.score >= least)
+    return replace(answers, items=likely, rejected=tuple(a for a in scored if a.score < least))
+
+
+def _threshold(spec: ModelSpec, request: Request) -> float:
+    """The score below which an answer of this request is rejected."""
+    if request.threshold != "auto":
+        return request.threshold
+    passages_given, scoring = not request.retrieve, spec.scoring or Scoring()
+    learnt = scoring.answer_threshold(passages_given=passages_given)
+    if learnt is not None:
+        return learnt
+    # Shares that were never calibrated say little about many passages: then every question is answered. In
+    # passages that a caller names, a head that learnt to find no answer gives none where that is likelier.
+    return scoring.no_answer if passages_given and spec.head("span").null else 0.0
 
 
 def _answer(excerpt: Excerpt, first: int, last: int, score: float) -> Answer:
     start, end = int(excerpt.offsets[first, 0]), int(excerpt.offsets[last, 1])
+    if start < end:
+        start, end = widened(excerpt.text, start, end)
     return Answer(
         text=excerpt.text[start:end],
         score=score,

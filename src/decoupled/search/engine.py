@@ -16,6 +16,7 @@ from decoupled.index.store.base import Snapshot, Where
 from decoupled.index.store.state_cache import MemoryUsage, StateCache
 from decoupled.model import annex
 from decoupled.model.codec import Codec
+from decoupled.model.language import is_language, query_note
 from decoupled.model.spec import ModelSpec
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Cancellable, Runtime
@@ -186,16 +187,17 @@ class Engine:
         first_stage: FirstStageName = "auto",
         candidates: int = CANDIDATES,
         where: Where | None = None,
-        threshold: float | Literal["auto"] = 0.0,
+        threshold: float | Literal["auto"] = "auto",
         hops: int = 1,
     ) -> Answers:
-        """The best answers: spans of the candidates, or of the given ids and texts, however few.
+        """The best answers: spans of the candidates, or of the given ids and texts; none where none is good.
 
         A score is the probability that the answer is right, for a model that was calibrated; else the share
         of the weight of all spans of all candidates (and of no answer, for a head that learnt it). Spans that
         say the same, as SQuAD compares answers, are one answer with all of them as `evidence`. Answers below
-        `threshold` are left out (`auto`: where the model does better to give none), and those far less likely
-        than the best. From 2 `hops` on, the best and what they are linked to are read together.
+        `threshold` are under `rejected` instead: `auto` is the score that the model learnt from questions
+        without an answer, 0 always answers. Those far less likely than the best are left out. From 2 `hops`
+        on, the best and what they are linked to are read together.
         """
         request = Request(
             query=question,
@@ -250,7 +252,8 @@ class Engine:
             search.widen()
         cross_searches(self.spec, self._cancellable(cancelled), short, budget)
         again = {search: outcome(self.spec, search) for search in short}
-        return [again.get(s, result) for s, result in zip(searches, outcomes, strict=True)]
+        results = [again.get(s, result) for s, result in zip(searches, outcomes, strict=True)]
+        return [self._noted(s.request, result) for s, result in zip(searches, results, strict=True)]
 
     def score(
         self,
@@ -338,6 +341,19 @@ class Engine:
             raise result
         assert isinstance(result, kind)
         return result
+
+    def _noted(self, request: Request, result: Outcome) -> Outcome:
+        """The result with a note if the model cannot read the query; what is no language has no answer."""
+        note = query_note(self.runtime.tokenizer, request.query)
+        if note is None or isinstance(result, Exception):
+            return result
+        if (
+            isinstance(result, Answers)
+            and request.threshold == "auto"
+            and not is_language(request.query)
+        ):
+            result = replace(result, items=(), rejected=(*result.items, *result.rejected))
+        return replace(result, notes=(note,))
 
     def _fetch(self, search: SearchRun, candidates: Candidates, snapshot: Snapshot) -> Fetched:
         """Read the states of the candidates, from memory or the device where they are there."""

@@ -15,7 +15,7 @@ from typing import Literal, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.errors import InputError
+from decoupled.errors import InputError, OptionError
 from decoupled.index.index import Index
 from decoupled.model.codec import Codec
 from decoupled.model.parts.head import HeadKind
@@ -160,6 +160,14 @@ def last_result(scores: Sequence[float], keys: Sequence[object], k: int) -> floa
 def per_result(head: HeadKind) -> int:
     """Candidates that are read at least for each result of a head."""
     return PER_ANSWER if head == "span" else PER_HIT
+
+
+def parse_share(text: str | None) -> float | Literal["all"] | None:
+    """The share of the candidates that are read, as it is typed; None leaves it to the model."""
+    try:
+        return "all" if text == "all" else None if text is None else float(text)
+    except ValueError:
+        raise OptionError("read", f"is {text!r}; give a share such as 0.3, or all") from None
 
 
 def open_late_interaction(

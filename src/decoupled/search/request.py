@@ -64,7 +64,7 @@ class Request:
     raw: bool = False
     """Whether scores are logits instead of probabilities."""
     threshold: float | Literal["auto"] = 0.0
-    """Leave out answers with a lower score; `auto` is the model's own measure of no answer."""
+    """Reject answers with a lower score; `auto` is what the model learnt, which `Engine.ask` uses."""
     hops: int = 1
     """With 2 or more, candidates are followed along their links and read together (`methods/hop`)."""
     show_first_stage: bool = False
@@ -282,6 +282,14 @@ def listed(ids: Mapping[int, str], texts: Mapping[int, str]) -> Listed:
     for position, ident in ids.items():
         positions.setdefault(ident, []).append(position)
     return Listed(tuple(dict.fromkeys(ids.values())), passages, positions)
+
+
+def parse_threshold(text: str) -> float | Literal["auto"]:
+    """The `threshold` of a request, as it is typed."""
+    try:
+        return "auto" if text == "auto" else float(text)
+    except ValueError:
+        raise OptionError("threshold", f"is {text!r}; give a score such as 0.5, or auto") from None
 
 
 def parse_filter(text: str) -> dict[str, object]:

@@ -10,6 +10,11 @@ from typing import Any, TypeVar, overload
 from decoupled.errors import DecoupledError
 
 
+def percent(share: float) -> str:
+    """A probability as every output writes it: `84 %`, with a digit more below ten."""
+    return f"{100 * share:.{int(share < 0.0995)}f} %"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hit:
     """A passage with its score: a probability unless raw scores were asked for."""
@@ -140,6 +145,8 @@ class Results(Sequence[T]):
     timing: Timing = Timing()
     tokens: int = 0
     """Tokens that were read: those of the query with each passage."""
+    notes: tuple[str, ...] = ()
+    """What the reader should know about the query: that the model does not read its language, say."""
     missing: tuple[int, ...] = ()
     """Shards of a cluster that did not answer in time, so that their passages are not among these."""
 
@@ -170,7 +177,14 @@ class Results(Sequence[T]):
     def _to_json(self, query: str, items: str) -> dict[str, object]:
         partial = {"partial": True, "missing_shards": list(self.missing)} if self.missing else {}
         listed = [item.to_json() for item in self]
-        return {query: self.query, items: listed, "timing": self.timing.to_json(), **partial}
+        notes = {"notes": list(self.notes)} if self.notes else {}
+        return {
+            query: self.query,
+            items: listed,
+            "timing": self.timing.to_json(),
+            **notes,
+            **partial,
+        }
 
 
 class Hits(Results[Hit]):
@@ -185,12 +199,27 @@ class Hits(Results[Hit]):
 class Answers(Results[Answer]):
     """What `ask` returns; empty when nothing answers the question well enough."""
 
+    rejected: tuple[Answer, ...] = ()
+    """The best guesses whose score is below the threshold, so that they are not among the answers."""
+
     weight: float = -math.inf
     """Logarithm of the weight of all spans that were weighed, by which shards of an index are compared."""
 
+    @property
+    def verdict(self) -> str:
+        """What is said where there is no answer: the best guess, and how to see all of them."""
+        if not self.rejected:
+            return "no answer found"
+        best = self.rejected[0]
+        return (
+            f"no answer found: the best guess is “{best.text:.80}” at {percent(best.score)}, which is too "
+            "unlikely; a threshold of 0 shows such guesses"
+        )
+
     def to_json(self) -> dict[str, object]:
         """The document that `ask --json` prints."""
-        return self._to_json("question", "answers")
+        rejected = [answer.to_json() for answer in self.rejected]
+        return {**self._to_json("question", "answers"), "rejected": rejected}
 
 
 class Labels(Results[Label]):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import json
+import shutil
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -62,6 +65,13 @@ def sample_index(path: Path | None = None, *, runtime: str = "auto") -> Index:
     if is_index(path):
         return Index.open(path, model=model, write=True, runtime=runtime)
     return Index.create(path, model, runtime=runtime)
+
+
+def sample_copy(path: Path) -> Path:
+    """A copy of the sample index that may be changed at will; it goes when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="decoupled-sample-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(shutil.copytree(path, folder / "sample.idx"))
 
 
 def open(*, runtime: str = "auto") -> Engine:

@@ -194,6 +194,10 @@ class Store(Protocol):
         """Reclaim what deleted and replaced records hold, and versions superseded for `older_than`."""
         return
 
+    def superseded(self) -> int:
+        """Bytes that only versions before the newest need."""
+        return 0
+
     def tidy(self, *, older_than: timedelta = KEEP) -> None:
         """Remove versions superseded for `older_than`, and what only they refer to."""
         return

@@ -285,6 +285,18 @@ def _rewrite(version: TableVersion, location: Location, segments: list[str]) -> 
     return replace_rows(version, location, np.concatenate(addresses), fragments)
 
 
+def superseded_bytes(version: TableVersion, location: Location) -> int:
+    """Bytes of data, search indexes and segments that this version does not refer to."""
+    sizes = location.segments()
+    dead = sum(sizes[segment] for segment in sizes.keys() - live_bytes(version).keys())
+    files = (f for part in version.dataset.get_fragments() for f in part.data_files())
+    used = sum(file.file_size_bytes or 0 for file in files)
+    pieces = (part for index in version.dataset.describe_indices() for part in index.segments)
+    used += sum(location.bytes_under(f"{TABLE}/_indices/{part.uuid}") or 0 for part in pieces)
+    stored = (location.bytes_under(f"{TABLE}/{folder}") or 0 for folder in ("data", "_indices"))
+    return dead + max(0, sum(stored) - used)
+
+
 # Removal ------------------------------------------------------------------------------------------
 
 

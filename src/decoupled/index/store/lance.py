@@ -187,13 +187,19 @@ class LanceStore(Store):
     def compact(self, *, older_than: timedelta = KEEP) -> None:
         """Rewrite what is mostly dead, merge fragments and indexes, remove what nobody can read.
 
-        With `older_than=timedelta(0)` no one may be reading or staging meanwhile.
+        With `older_than=timedelta(0)` no one may be reading or staging meanwhile. Else fragments stay as they
+        are while nothing in them was deleted: merged ones would stand beside them for as long.
         """
         with self._writing("the compaction"):
             self._seal(changes.rewrite_segments(self._at, self._location))
-            self._maintain(changes.merge_fragments)
-            self._maintain(changes.merge_indexes)
+            if not older_than or any(f.num_deletions for f in self._at.dataset.get_fragments()):
+                self._maintain(changes.merge_fragments)
+                self._maintain(changes.merge_indexes)
             self.tidy(older_than=older_than)
+
+    def superseded(self) -> int:
+        """Bytes of files that the newest version does not need: they wait for readers of older ones."""
+        return changes.superseded_bytes(self._at, self._location)
 
     def tidy(self, *, older_than: timedelta = KEEP) -> None:
         """Remove what was superseded `older_than` ago, and rewrite nothing."""

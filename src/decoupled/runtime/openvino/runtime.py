@@ -35,6 +35,7 @@ from decoupled.runtime.base import (
 )
 from decoupled.runtime.cpu import cores
 from decoupled.runtime.openvino import decode
+from decoupled.runtime.openvino.blobs import compiled
 from decoupled.runtime.openvino.components import (
     QUERY_STEP,
     STEP,
@@ -43,7 +44,7 @@ from decoupled.runtime.openvino.components import (
     input_arrays,
     input_model,
 )
-from decoupled.runtime.openvino.graph import Tensors, core, rounded_matrices
+from decoupled.runtime.openvino.graph import Tensors, rounded_matrices
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
@@ -85,7 +86,9 @@ class OpenVinoRuntime:
         *,
         ranges: Ranges | None = None,
         rounds: bool | None = None,
+        identity: str | None = None,
     ) -> None:
+        self._identity = identity
         self.spec, self.tokenizer, self.codec, self.ranges = spec, tokenizer, codec, ranges or {}
         blocks = [block for stack in spec.stacks.values() for block in stack.blocks]
         integers = any(block.linear.inputs != "float" for block in blocks)
@@ -224,18 +227,20 @@ class OpenVinoRuntime:
         # Compiling takes seconds, so a second thread waits instead of compiling the same again.
         with self._lock:
             if key not in self._compiled:
-                self._compiled[key] = Compiled(build(), settings(self._rest(), rounds=self._rounds))
+                how = settings(self._rest(), rounds=self._rounds)
+                layout = None if self.codec is None else self.codec.layout
+                named = (key, layout, self.precision)
+                self._compiled[key] = Compiled(compiled(build, how, self._identity, named))
             return self._compiled[key]
 
 
 class Compiled:
     """A component on the CPU; as many calls run at once as there are cores, more take turns."""
 
-    def __init__(self, model: ov.Model, how: JsonObject) -> None:
-        compiled = core().compile_model(model, "CPU", how)
+    def __init__(self, component: ov.CompiledModel) -> None:
         self._free: SimpleQueue[ov.InferRequest] = SimpleQueue()
         for _ in range(cores()):
-            self._free.put(compiled.create_infer_request())
+            self._free.put(component.create_infer_request())
 
     def __call__(self, inputs: list[Array]) -> list[Array]:
         """The outputs, copied into arrays of their own."""

@@ -165,7 +165,7 @@ def plan(
     passages: int | str,
     *,
     tokens: int = 150,
-    codec: str = "int8",
+    codec: str | None = None,
     rate: float = 1.0,
     latency: float = 1000.0,
     candidates: int = 100,
@@ -174,9 +174,13 @@ def plan(
 ) -> Planned:
     """How many shards, how much disk, memory and time an index of so many passages needs; takes seconds.
 
-    Passages may be written as `3M`. `rate` are queries per second, `latency` the milliseconds that one may
-    take, `workers` processes that build.
+    Passages may be written as `3M`. The codec is by default the model's own, as for an index. `rate` are
+    queries per second, `latency` the milliseconds that one may take, `workers` processes that build.
     """
+    source = source_of(starter_model() if model is None else model)
+    runtime = open_runtime(source)
+    check_storable(runtime.spec)
+    codec = codec_name(codec or runtime.spec.codec, runtime.spec)
     need = Workload(
         passages=count_of(passages) if isinstance(passages, str) else passages,
         tokens=tokens,
@@ -186,9 +190,6 @@ def plan(
         latency_ms=latency,
         workers=workers,
     )
-    source = source_of(starter_model() if model is None else model)
-    runtime = open_runtime(source)
-    check_storable(runtime.spec)
     tensors = read_tensors(source) if isinstance(source, Path) else source.tensors()
     model_bytes = 4 * sum(tensor.size for tensor in tensors.values())
     rates = measure(runtime, codec, tokens=tokens, model_bytes=model_bytes)

@@ -159,6 +159,7 @@ def merge_answers(spec: ModelSpec, request: Request, results: Sequence[Answers])
 
 
 def _cost(results: Sequence[Hits | Answers]) -> JsonObject:
-    """Tokens and times of a merged result: tokens add up, a stage takes as long as in the slowest shard."""
+    """Notes, tokens and times of a merged result: a stage takes as long as in the slowest shard."""
     slowest = {n: max((getattr(f.timing, n) for f in results), default=0.0) for n in vars(Timing())}
-    return {"timing": Timing(**slowest), "tokens": sum(f.tokens for f in results)}
+    notes = tuple(dict.fromkeys(note for one in results for note in one.notes))
+    return {"timing": Timing(**slowest), "tokens": sum(f.tokens for f in results), "notes": notes}

@@ -81,8 +81,8 @@ class Ask(Strict):
     )
     where: JsonObject | None = Field(None, description="Filter by metadata.")
     threshold: Annotated[float, Field(allow_inf_nan=False)] | Literal["auto"] = Field(
-        0.0,
-        description="Leave out answers with a lower score; auto is where the model gives none.",
+        "auto",
+        description="Reject answers with a lower score; auto: what the model learnt; 0: reject none.",
     )
     hops: int = Field(
         1, ge=1, le=4, description="From 2 on, follow links of the best and read all together."
@@ -185,6 +185,9 @@ class SearchReply(BaseModel):
     query: str
     hits: list[HitShape]
     timing: TimingShape
+    notes: list[str] = Field(
+        [], description="What is unusual about the query; left out if nothing."
+    )
     joint: JointHits | None = None
 
 
@@ -193,7 +196,11 @@ class AskReply(BaseModel):
 
     question: str
     answers: list[AnswerShape]
+    rejected: list[AnswerShape] = Field(description="The best guesses below the threshold.")
     timing: TimingShape
+    notes: list[str] = Field(
+        [], description="What is unusual about the query; left out if nothing."
+    )
     joint: JointAnswers | None = None
 
 

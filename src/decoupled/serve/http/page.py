@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 
+from decoupled.index.index import Index
 from decoupled.model.jsonable import JsonObject
 
 STATIC = Path(__file__).parents[1] / "page"
@@ -27,6 +29,8 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 Schema = JsonObject
+HEADINGS = 3000
+"""Records whose headings are looked at for questions to try."""
 
 
 def routes(openapi: Callable[[], JsonObject], questions: Sequence[str]) -> APIRouter:
@@ -75,6 +79,25 @@ def reference(schema: Schema, address: str) -> str:
         for method, operation in methods.items():
             parts += route(schema, address, (method.upper(), path), operation)
     return "\n".join([*parts, "</main>"])
+
+
+def described(index: Index) -> JsonObject:
+    """What `info --json` prints of an index, with its name and questions to try on it."""
+    titles = (excerpt.title for excerpt in islice(index.refresh().scan(), HEADINGS))
+    name = index.location.name.rstrip("/").rpartition("/")[2].removesuffix(".idx")
+    return {**index.info(), "name": name, "samples": heading_questions(titles)}
+
+
+def heading_questions(titles: Iterable[str], most: int = 3) -> list[str]:
+    """Questions to try on a corpus, made of its own headings: those that ask first, then short ones."""
+    # "Guide › 2.1. Limits" is the heading "Limits".
+    lasts = (re.sub(r"^[\W\d.]+", "", title.split(" › ")[-1]).strip() for title in titles)
+    headings = list(dict.fromkeys(h for h in lasts if 3 < len(h) <= 60))
+    asking = [h for h in headings if re.match(r"(?i)(how|what|when|why|which|who|where)\b", h)]
+    short = [f"What is {h}?" for h in headings if h not in asking and len(h.split()) <= 3]
+    chosen = [h if h.endswith("?") else f"{h}?" for h in asking] or short
+    # Spread over the corpus, whose first headings are prefaces.
+    return [chosen[(2 * n + 1) * len(chosen) // (2 * most)] for n in range(min(most, len(chosen)))]
 
 
 def prose(words: str) -> str:

@@ -26,6 +26,7 @@ from decoupled.search.results import Answers, Hit, Hits
 from decoupled.serve.http.batching import PACE, Batcher, IsCancelled, run_requests
 from decoupled.serve.http.limits import Limits
 from decoupled.serve.http.metrics import Metrics
+from decoupled.serve.http.page import described
 from decoupled.serve.http.responses import SMALL, Json, LargeJson
 from decoupled.serve.live import LiveEngine
 
@@ -203,11 +204,11 @@ class Service:
         return done
 
     async def info(self) -> JsonObject:
-        """What `info --json` prints."""
+        """What `info --json` prints, with the index's name and questions to try on it."""
         engine = await asyncio.to_thread(self._newest)
         if engine.index is None:
             return {"kind": "model", "model": engine.spec.family}
-        return await asyncio.to_thread(engine.index.info)
+        return await asyncio.to_thread(described, engine.index)
 
     async def passage(self, ident: str) -> JsonObject:
         """A stored passage, and what stands around it in its document."""

@@ -25,6 +25,14 @@ export function wireAdding({ changed, remove, needKey }) {
       event.preventDefault();
       if (name === "drop") choose(event.dataTransfer.files);
     });
+  // A file that is dropped anywhere on the page is one to add.
+  document.addEventListener("dragover", (event) => event.preventDefault());
+  document.addEventListener("drop", (event) => {
+    if (event.defaultPrevented || at("open-add").hidden || !event.dataTransfer.files.length) return;
+    event.preventDefault();
+    if (!dialog.open) open();
+    choose(event.dataTransfer.files);
+  });
   at("add-form").addEventListener("submit", async (event) => {
     event.preventDefault();
     await send({ changed, remove, needKey });

@@ -142,8 +142,8 @@ function holds(passages) {
   state.passages = passages;
   at("empty").hidden = passages !== 0;
   const facts = at("facts");
-  const text = facts.dataset.model ? ` · ${facts.dataset.model}` : "";
-  facts.replaceChildren(make("b", {}, count(passages, "passage")), text);
+  const name = facts.dataset.name ? `${facts.dataset.name} · ` : "";
+  facts.replaceChildren(name, make("b", {}, count(passages, "passage")));
 }
 
 function tell(words) {
@@ -179,7 +179,9 @@ function remember(question, source = "") {
 async function describe() {
   try {
     const found = await api.info();
-    at("facts").dataset.model = [found.model, found.codec].filter(Boolean).join(" · ");
+    at("model").textContent = ["Read with", found.model, found.codec && `stored as ${found.codec}`].filter(Boolean).join(" ");
+    at("facts").dataset.name = found.name || "";
+    offerExamples(found.samples || []);
     at("ask").hidden = at("open-add").hidden = found.kind !== "index";
     at("model-only").hidden = found.kind === "index";
     if (found.kind === "index") holds(found.passages);
@@ -189,8 +191,9 @@ async function describe() {
   }
 }
 
-async function offerExamples() {
-  const { questions } = await api.questions().catch(() => ({ questions: [] }));
+async function offerExamples(samples) {
+  const { questions: chosen } = await api.questions().catch(() => ({ questions: [] }));
+  const questions = chosen.length ? chosen : samples;
   at("examples").replaceChildren(
     ...questions.slice(0, EXAMPLES).map((question) =>
       make("button", { type: "button", textContent: question, on: { click: () => submit(question) } }),
@@ -271,7 +274,6 @@ wireKeys();
 wireKey();
 wireAdding({ changed: holds, remove, needKey: askForKey });
 describe();
-offerExamples();
 const resume = () => {
   state.source = named("in");
   submit(named());

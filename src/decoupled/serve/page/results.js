@@ -12,14 +12,13 @@ export function clear() {
 export function showAnswers(found, open) {
   const [best, ...others] = found.answers;
   const box = at("answers");
+  const notes = (found.notes || []).map((note) => make("p", { className: "hint note" }, note));
   if (!best) {
-    box.replaceChildren(
-      make("p", { className: "none" }, "No passage answers this."),
-      make("p", { className: "hint" }, "The closest passages are below."),
-    );
+    box.replaceChildren(...notes, noAnswer(found.rejected || [], open));
     return;
   }
   box.replaceChildren(
+    ...notes,
     make(
       "article",
       { className: "best" },
@@ -38,6 +37,26 @@ export function showAnswers(found, open) {
         evidence(answer, open),
       ),
     ),
+  );
+}
+
+// A state of its own: nothing is good enough, and who wants to may see the guesses.
+function noAnswer(guesses, open) {
+  return make(
+    "article",
+    { className: "best silent" },
+    make("p", { className: "none" }, "No answer found"),
+    make("p", { className: "hint" }, "Nothing in these documents answers this well enough. The closest passages are below."),
+    guesses.length
+      ? make(
+          "details",
+          { className: "other guesses" },
+          make("summary", {}, guesses.length === 1 ? "Show the best guess" : "Show the best guesses"),
+          ...guesses.map((guess) =>
+            make("div", {}, passage(guess.passage, [[guess.start, guess.end]]), make("p", { className: "source" }, score(guess.score), source(guess, open))),
+          ),
+        )
+      : "",
   );
 }
 

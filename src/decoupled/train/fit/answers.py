@@ -20,6 +20,8 @@ from decoupled.train.fit.logistic import fit_logistic
 
 RANKS = (0.0, 0.25, 0.5, 1.0, 2.0)
 """Weights of the rank logit that are tried."""
+KEPT = 0.95
+"""Share of the right answers that are still given where unlikely ones are not."""
 TOLERANCE = 0.005
 """Weights whose F1 is within this of the best count as equally good; their mean is taken."""
 
@@ -38,16 +40,23 @@ class ReadQuestion:
 
 
 def read_questions(
-    engine: Engine, pairs: Sequence[Pair], count: int, step: Callable[[int], None]
+    engine: Engine,
+    pairs: Sequence[Pair],
+    absent: Sequence[Pair],
+    count: int,
+    step: Callable[[int], None],
 ) -> list[ReadQuestion]:
-    """Every question with its own passage, and those that have an answer also with retrieved passages."""
+    """Questions as they are read: with their own passage, and with retrieved passages.
+
+    A question of `pairs` that its passage does not answer is only read with that passage. Questions of
+    `absent`, whose passages are not in the corpus, are only read with what is retrieved instead.
+    """
     questions = []
-    for pair in pairs:
-        golds = tuple(answer.text for answer in pair.answers)
+    for pair, missing in [*((pair, False) for pair in pairs), *((pair, True) for pair in absent)]:
+        golds = () if missing else tuple(answer.text for answer in pair.answers)
         own = Request(query=pair.query, head="span", k=3, texts=(pair.passage,))
-        requests = [own]
-        if golds:
-            requests.append(replace(own, texts=(), retrieve=True, candidates=count))
+        retrieved = replace(own, texts=(), retrieve=True, candidates=count)
+        requests = [retrieved] if missing else [own, retrieved] if golds else [own]
         for search in engine.score(requests):
             if search.error is not None:
                 raise search.error
@@ -57,9 +66,12 @@ def read_questions(
 
 
 def choose_answers(
-    spec: ModelSpec, questions: Sequence[ReadQuestion], scoring: Scoring
+    spec: ModelSpec,
+    questions: Sequence[ReadQuestion],
+    scoring: Scoring,
+    ranks: Sequence[float] = RANKS,
 ) -> tuple[Scoring, dict[str, object]]:
-    """Choose the weight of the rank logit, the calibration of answers, and when to give none."""
+    """Choose the weight of the rank logit of `ranks`, the calibration of answers, and when to give none."""
 
     def answered(scoring: Scoring, chosen: Sequence[ReadQuestion]) -> list[Answers]:
         learnt = replace(spec, scoring=scoring)
@@ -77,11 +89,12 @@ def choose_answers(
     plain = replace(scoring, answer=None, answer_given=None)
     retrieved = [one for one in questions if one.retrieved]
     with_passage = [one for one in questions if not one.retrieved]
+    answerable = [one for one in retrieved if one.golds]
     means = {0.0: 0.0}
-    if retrieved and any(head.kind == "rank" for head in spec.heads):
+    if answerable and any(head.kind == "rank" for head in spec.heads):
         means = {
-            r: float(f1(answered(replace(plain, answer_rank=r), retrieved), retrieved).mean())
-            for r in RANKS
+            r: float(f1(answered(replace(plain, answer_rank=r), answerable), answerable).mean())
+            for r in ranks
         }
     good = [r for r, mean in means.items() if mean >= max(means.values()) - TOLERANCE]
     plain = replace(plain, answer_rank=float(np.mean(good)))
@@ -91,10 +104,13 @@ def choose_answers(
     )
     of_found, figures["error"] = _calibration(spec, retrieved, answered(plain, retrieved))
     fitted = replace(plain, answer=of_found, answer_given=of_given)
-    # Of what was found, an answer that is more likely wrong than right is none: no data say better. Questions
-    # that a passage only seems to answer would ask for so much that most right answers went too.
-    least = _no_answer(with_passage, answered(fitted, with_passage), f1)
-    return replace(fitted, no_answer_given=least), figures
+    least_given = _no_answer(with_passage, answered(fitted, with_passage), f1)
+    both = zip(retrieved, answered(fitted, retrieved), strict=True)
+    right = [a[0].score for one, a in both if len(a) and _right(one, a[0].text)]
+    # Where the corpus answers every question, nothing is learnt, and every question is answered.
+    learnt = right and len(answerable) < len(retrieved)
+    least = float(np.quantile(right, 1 - KEPT)) if learnt else Scoring().no_answer
+    return replace(fitted, no_answer_given=least_given, no_answer=least), figures
 
 
 def _calibration(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -13,24 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import InputError
-from decoupled.index.documents import read_passages
 from decoupled.index.index import Index
 from decoupled.index.store.base import Rows
 from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import Grades, normalised_gain
-from decoupled.measure.pairs import Pair, Query, read_pairs
-from decoupled.measure.retrieval import judged_queries
+from decoupled.measure.pairs import Pair, Query
 from decoupled.model.folder import write_scoring
 from decoupled.model.jsonable import to_json
 from decoupled.model.parts.exits import ExitSpec
 from decoupled.model.parts.late import LateSpec
 from decoupled.model.progress import Progress, counter
 from decoupled.model.scoring import Floats, Platt, Scoring
-from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
 from decoupled.search.first_stage import FirstStageQuery, standardised
 from decoupled.search.request import CANDIDATES, Request, encode_queries
 from decoupled.train.fit.answers import ReadQuestion, choose_answers, read_questions
+from decoupled.train.fit.fields import Field, read_field, with_absent
 from decoupled.train.fit.logistic import fit_logistic
 from decoupled.train.fit.reading import Early, Read, early, enough, read_question
 
@@ -40,20 +38,6 @@ STEPS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Weights that are tried: of BM25 beside the cosine, and of both beside the rank logit (in its spread)."""
 TOLERANCE = 0.005
 """Blends whose nDCG@10 is within this of the best count as equally good; their mean is taken."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Field:
-    """Development data of one field: passages, queries with the relevant ones, and answers where known."""
-
-    name: str
-    passages: Sequence[Passage]
-    queries: Sequence[Query]
-    qrels: dict[str, dict[str, int]]
-    pairs: Sequence[Pair] = ()
-    """Questions with their passage; a question without an answer has none in it."""
-    seen: bool = False
-    """Whether other queries of this field were trained on; then it says little about other fields."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -122,9 +106,10 @@ def fit_scoring(
 
     The data are BEIR folders, or files of pairs whose passages are the corpus, of several fields, none of
     which the model was trained on: at most `limit` queries of each. Pairs with answers also calibrate
-    those, four times as many; questions without one among them, half as many, when to give none.
+    those, four times as many; questions without one among them, half as many, when to give none. For
+    answers in retrieved passages, half of the passages are taken out of the corpus (`with_absent`).
     """
-    fields = [one if isinstance(one, Field) else read_field(one) for one in data]
+    fields = [with_absent(one if isinstance(one, Field) else read_field(one)) for one in data]
     if not fields:
         raise InputError(
             "no data; give BEIR folders or files of pairs of the fields to be searched"
@@ -140,39 +125,6 @@ def fit_scoring(
     return fitted
 
 
-def read_field(source: str | Path) -> Field:
-    """A BEIR folder; or a file of pairs, each of whose queries is about its own passages."""
-    path = Path(source)
-    if path.is_dir():
-        queries, qrels = judged_queries(path, None)
-        grades = {q: dict(grades_of) for q, grades_of in (qrels or {}).items()}
-        return Field(
-            name=path.name, passages=list(read_passages(path)), queries=queries, qrels=grades
-        )
-    return field_of(path.name.split(".")[0], read_pairs(path))
-
-
-def field_of(name: str, pairs: Iterable[Pair]) -> Field:
-    """A field whose corpus are the passages of the pairs."""
-    ids: dict[str, str] = {}
-    queries: dict[str, Query] = {}
-    qrels: dict[str, dict[str, int]] = {}
-    every = list(pairs)
-    reading = any(pair.answers for pair in every)
-    for pair in every:
-        passage = ids.setdefault(pair.passage, str(len(ids)))
-        if pair.answers or (not reading and pair.label not in (0, 0.0, "0")):
-            query = queries.setdefault(pair.query, Query(id=str(len(queries)), text=pair.query))
-            qrels.setdefault(query.id, {})[passage] = 1
-    return Field(
-        name=name,
-        passages=[Passage(id=i, text=text) for text, i in ids.items()],
-        queries=list(queries.values()),
-        qrels=qrels,
-        pairs=every if reading else (),
-    )
-
-
 def learn(
     engines: Sequence[Engine],
     fields: Sequence[Field],
@@ -182,8 +134,8 @@ def learn(
     progress: Progress | None = None,
 ) -> Fitted:
     """`fit_scoring` with an engine over each field, whose scores it changes as it learns."""
-    corpora = _corpora(engines, fields, limit)
-    spec, pairs = engines[0].spec, sum(len(one.pairs) for one in corpora)
+    corpora = corpora_of(engines, fields, limit)
+    spec, pairs = engines[0].spec, sum(len(one.pairs) + len(one.absent) for one in corpora)
     step = counter(progress, 2 * sum(len(one.queries) for one in corpora) + 2 * pairs)
     scoring, figures = Scoring(), dict[str, object]()
     if spec.vector is not None:
@@ -196,27 +148,10 @@ def learn(
     read = list[ReadQuestion]()
     if pairs:
         _use(engines, replace(scoring, answer_rank=1.0))
-        read = _read_all(corpora, candidates, step)
+        read = read_all(corpora, candidates, step)
         scoring, figures["answers"] = choose_answers(spec, read, scoring)
-    fitted = _enough(engines[0], scoring, ranked, read)
+    fitted = fit_reading(engines[0], scoring, ranked, read)
     return replace(fitted, figures=figures | fitted.figures)
-
-
-def learn_reading(
-    engines: Sequence[Engine],
-    fields: Sequence[Field],
-    *,
-    limit: int = 100,
-    candidates: int = CANDIDATES,
-    progress: Progress | None = None,
-) -> Fitted:
-    """Learn what is enough to read, with engines that read all; scores were learnt before and stay."""
-    every = _corpora(engines, fields, limit)
-    corpora = [replace(one, pairs=[pair for pair in one.pairs if pair.answers]) for one in every]
-    step = counter(progress, sum(len(one.queries) + 2 * len(one.pairs) for one in corpora))
-    ranked = [one.ranked(candidates, step) for one in corpora]
-    read = _read_all(corpora, candidates, step)
-    return _enough(engines[0], engines[0].spec.scoring or Scoring(), ranked, read)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -227,6 +162,7 @@ class _Corpus:
     field: Field
     queries: Sequence[Query]
     pairs: Sequence[Pair]
+    absent: Sequence[Pair]
 
     def first_stage(self, count: int, step: Callable[[int], None]) -> list[RankedQuery]:
         """The candidates of either first-stage search for each query."""
@@ -278,7 +214,7 @@ class _Corpus:
         return self.engine.index
 
 
-def _corpora(engines: Sequence[Engine], fields: Sequence[Field], limit: int) -> list[_Corpus]:
+def corpora_of(engines: Sequence[Engine], fields: Sequence[Field], limit: int) -> list[_Corpus]:
     """Each field with at most so many queries and its questions, some of these without an answer."""
     return [
         _Corpus(
@@ -289,19 +225,21 @@ def _corpora(engines: Sequence[Engine], fields: Sequence[Field], limit: int) -> 
                 *spread([pair for pair in one.pairs if pair.answers], 4 * limit),
                 *spread([pair for pair in one.pairs if not pair.answers], 2 * limit),
             ],
+            absent=spread(one.absent, 4 * limit),
         )
         for engine, one in zip(engines, fields, strict=True)
     ]
 
 
-def _read_all(
+def read_all(
     corpora: Sequence[_Corpus], count: int, step: Callable[[int], None]
 ) -> list[ReadQuestion]:
-    parts = (read_questions(one.engine, one.pairs, count, step) for one in corpora)
+    """Every question of every corpus, as `read_questions` reads it."""
+    parts = (read_questions(one.engine, one.pairs, one.absent, count, step) for one in corpora)
     return [question for part in parts for question in part]
 
 
-def _enough(
+def fit_reading(
     engine: Engine,
     scoring: Scoring,
     ranked: Sequence[Sequence[RankedQuery]],
@@ -311,7 +249,7 @@ def _enough(
     spec = replace(engine.spec, scoring=scoring)
     if spec.late is None and not spec.exits:
         return Fitted(scoring=scoring, figures={"reading": []})
-    retrieved = [one for one in read if one.retrieved]
+    retrieved = [one for one in read if one.retrieved and one.golds]
     questions = [read_question(spec, one, early(engine, one.search)) for one in retrieved]
     spec, figures = enough(spec, [[q.read(scoring) for q in one] for one in ranked], questions)
     return Fitted(scoring=scoring, figures=figures, late=spec.late, exits=spec.exits)
