@@ -31,12 +31,12 @@ import numpy as np
 
 import decoupled as dc
 from decoupled.lab.script import options, write_report
+from decoupled.methods.scores.scoring import spread
 from decoupled.model.folder import starter_model
 from decoupled.model.split import unsplit
 from decoupled.runtime.open import open_joint
 from decoupled.runtime.openvino.calibrate import export_int8
 from decoupled.search.starter import sample_questions
-from decoupled.train.fit.scoring import spread
 
 JUDGED = 500
 """Questions of SQuAD."""

@@ -40,6 +40,7 @@ from bm25 import Bm25
 from decoupled.lab.script import options, write_report
 from decoupled.measure.metrics import ndcg, paired_difference
 from decoupled.measure.pairs import Pair
+from decoupled.methods.scores.fields import Field
 from decoupled.model.folder import starter_model, write_scoring
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
@@ -48,7 +49,6 @@ from decoupled.runtime import cpu
 from decoupled.train.data.lists import Floats, Lists, TrainingQuery, list_candidates
 from decoupled.train.data.synthetic import query_from, rarity
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.fit.fields import Field
 from decoupled.train.imitate import adapt_recipe, imitate, say
 from decoupled.train.loop.checkpoint import read_lines
 from decoupled.train.reshape import teacher_of, with_text

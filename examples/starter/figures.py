@@ -32,12 +32,12 @@ from decoupled.measure.metrics import best_over, mrr, ndcg, normalised_gain, rec
 from decoupled.measure.pairs import Pair
 from decoupled.measure.retrieval import retrieve
 from decoupled.methods.exits.fit import ONE_ROW
+from decoupled.methods.scores.fields import Field, field_of
+from decoupled.methods.scores.scoring import corpora_of, fit_reading, learn, read_all, spread
 from decoupled.model.folder import starter_model, write_scoring
 from decoupled.model.progress import counter
 from decoupled.model.scoring import Scoring
 from decoupled.runtime import cpu
-from decoupled.train.fit.fields import Field, field_of
-from decoupled.train.fit.scoring import corpora_of, fit_reading, learn, read_all, spread
 
 STAGES = ("lexical", "dense", "hybrid")
 FEW = 1000

@@ -14,9 +14,9 @@ from mixture import Asked, Kind, Mixture
 
 from decoupled.errors import DecoupledError
 from decoupled.measure.pairs import Pair
+from decoupled.methods.scores.fields import Field, field_of
+from decoupled.methods.scores.scoring import fit_scoring
 from decoupled.model.tokens import Passage
-from decoupled.train.fit.fields import Field, field_of
-from decoupled.train.fit.scoring import fit_scoring
 
 logger = getLogger(__name__)
 

@@ -29,15 +29,15 @@ from decoupled.lab.script import options, write_report
 from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import best_over
 from decoupled.measure.pairs import Pair, Span
+from decoupled.methods.scores.answers import choose_answers, read_questions
+from decoupled.methods.scores.fields import field_of, with_absent
+from decoupled.methods.scores.scoring import spread
 from decoupled.model.folder import starter_model, write_scoring
 from decoupled.model.progress import counter
 from decoupled.model.scoring import Scoring
 from decoupled.runtime import cpu
 from decoupled.search.answers import normalise_answer
 from decoupled.search.request import CANDIDATES
-from decoupled.train.fit.answers import choose_answers, read_questions
-from decoupled.train.fit.fields import field_of, with_absent
-from decoupled.train.fit.scoring import spread
 
 MANUALS = {"postgresql": "postgresql-doc*", "git": "git-doc*", "sqlite": "sqlite3*"}
 SURE = 0.85

@@ -13,7 +13,7 @@ import numpy as np
 
 from decoupled import Passage, read_pairs
 from decoupled.measure.pairs import Pair, Query, read_qrels, read_queries
-from decoupled.train.fit.fields import Field
+from decoupled.methods.scores.fields import Field
 
 FIELDS = ("cranfield", "cisi", "med", "npl", "lisa", "time", "nfcorpus")
 """Collections whose test queries are judged, and of which no text was trained on."""

@@ -28,7 +28,7 @@ _MOVED = {
     "doctor": "runtime.doctor",
     "evaluate_retrieval": "measure.retrieval",
     "fit_cascade": "search.late_interaction",
-    "fit_scoring": "train.fit.scoring",
+    "fit_scoring": "methods.scores.scoring",
     "info": "measure.info",
     "layers": "lab.study.layers",
     "plan": "serve.cluster.capacity",

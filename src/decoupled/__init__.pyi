@@ -28,7 +28,7 @@ from .search.starter import open as open
 from .serve.http.server import serve_index as serve_index
 from .train.adapt import adapt as adapt
 from .train.evaluate import evaluate as evaluate
-from .train.fit.export import export as export
+from .train.export import export as export
 from .train.run import distill as distill
 
 __version__: str

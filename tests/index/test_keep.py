@@ -12,7 +12,7 @@ import decoupled as dc
 from decoupled.errors import InputError, SpecError
 from decoupled.index.encode import encode_passages, encode_texts
 from decoupled.index.index import Index
-from decoupled.index.keep import Keeper, least_missed
+from decoupled.index.keep import TokenPruner, least_missed
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.nn.frame import ALL
@@ -58,7 +58,7 @@ def test_tokens_are_worth_what_an_empty_query_looks_at(split):
             joined, frame, rows=ALL, first=number, last=number + 1, query=rows, observe=observe
         )
         weights = seen[0][0, :, :rows, rows:].softmax(-1).sum((0, 1)).detach().numpy()
-        assert np.abs(Keeper(runtime, 0.5).looked(passage.numpy()) - weights).max() < 1e-5
+        assert np.abs(TokenPruner(runtime, 0.5).looked(passage.numpy()) - weights).max() < 1e-5
 
 
 def test_tokens_that_others_stand_for_go_first():
@@ -77,7 +77,7 @@ def test_records_are_those_tokens_of_the_whole_ones(split):
     codec = fit_codec("int8", states_of(split)[1])
     whole = encode_passages(runtime, codec, PASSAGES, titles=True)
     some = encode_passages(runtime, codec, PASSAGES, titles=True, keep=0.5)
-    kept = Keeper(runtime, 0.5).rows(states_of(split)[1])
+    kept = TokenPruner(runtime, 0.5).rows(states_of(split)[1])
     for full, part, rows in zip(whole, some, kept, strict=True):
         assert len(part.states) == -(-len(full.states) // 2)
         assert (part.states == full.states[rows]).all() and (

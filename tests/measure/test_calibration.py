@@ -7,8 +7,8 @@ import pytest
 
 from decoupled.errors import InputError
 from decoupled.measure.calibration import calibration_error, reliability
+from decoupled.methods.scores.logistic import fit_logistic
 from decoupled.model.scoring import sigmoid
-from decoupled.train.fit.logistic import fit_logistic
 
 
 def test_error_is_the_mean_gap_of_the_bins():

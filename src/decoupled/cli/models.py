@@ -170,7 +170,7 @@ def export(
     as_json: opt.Json = False,
 ) -> None:
     """Make a model folder run without torch; with --int8 several times faster on most CPUs."""
-    from decoupled.train.fit.export import exported_lines
+    from decoupled.train.export import exported_lines
 
     with printing.progress_bar("calibrating") as bar:
         run = partial(dc.export, model, runtime=runtime, int8=int8, calibrate=calibrate or ())

@@ -215,12 +215,12 @@ class Index:
         """
         self._writable()
         stream = ingest.with_language_check(ingest.checked(passages), self._tokenizer)
-        if not self._stored:
+        if not self._has_store:
             stream = self._begin(stream)
         run = Ingest(self.store, progress)
-        if self._stored and workers is not None:
+        if self._has_store and workers is not None:
             run.run_with(workers, stream)
-        elif self._stored:
+        elif self._has_store:
             run.run(stream, self._encode)
         return run.done()
 
@@ -229,9 +229,9 @@ class Index:
 
         The process that holds the lock passes the result to `store.commit`.
         """
-        if not self._stored:
+        if not self._has_store:
             self.refresh()
-        if not self._stored:
+        if not self._has_store:
             raise DecoupledError(
                 f"{self.location.name} is empty; a part can be staged once it has begun"
             )
@@ -291,7 +291,7 @@ class Index:
         """Move to the newest version and return it; it is empty until something was added."""
         if not self._begun:
             self._settle(load_codec(self.location, self.manifest.codec, self.spec))
-        if not self._stored:
+        if not self._has_store:
             self.store = self._open_store()
         return self.store.refresh()
 
@@ -365,5 +365,5 @@ class Index:
             )
         elif self._begun and self._write:
             store = self._stores().create(self.path, token_bytes=token_bytes, width=width)
-        self._stored = store is not None
+        self._has_store = store is not None
         return store or MemoryStore(token_bytes=token_bytes, width=width)

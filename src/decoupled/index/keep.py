@@ -53,7 +53,7 @@ def _placeless(layer: LayerSpec) -> bool:
     return ordinary and kind.window is None and kind.rotary is None  # type: ignore[attr-defined]
 
 
-class Keeper:
+class TokenPruner:
     """Chooses which tokens of each text are stored, by the first cross layer of the model."""
 
     def __init__(self, runtime: Runtime, share: float) -> None:

@@ -347,11 +347,8 @@ class Engine:
         note = query_note(self.runtime.tokenizer, request.query)
         if note is None or isinstance(result, Exception):
             return result
-        if (
-            isinstance(result, Answers)
-            and request.threshold == "auto"
-            and not is_language(request.query)
-        ):
+        silent = request.threshold == "auto" and not is_language(request.query)
+        if isinstance(result, Answers) and silent:
             result = replace(result, items=(), rejected=(*result.items, *result.rejected))
         return replace(result, notes=(note,))
 

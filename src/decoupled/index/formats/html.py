@@ -108,7 +108,7 @@ class _Page:
             tag = child.tag or ""
             if tag == "-text":
                 self._words.append(child.text_content or "")
-            elif tag.startswith(("-", "!")) or _is_furniture(child, tag, self._most):
+            elif tag.startswith(("-", "!")) or _is_navigation(child, tag, self._most):
                 continue
             elif tag in _HEADINGS:
                 self._flush()
@@ -163,7 +163,7 @@ class _Page:
             self.blocks.append(TextBlock(text.strip("\n") if lines else text, level, lines))
 
 
-def _is_furniture(node: LexborNode, tag: str, most: int) -> bool:
+def _is_navigation(node: LexborNode, tag: str, most: int) -> bool:
     """Whether a node is navigation or controls and not content."""
     if tag in _DROPPED:
         return True

@@ -9,6 +9,7 @@ from itertools import chain
 import numpy as np
 
 from decoupled.methods.exits.search import going_on
+from decoupled.methods.reading import Read, Which, is_within, mean_loss
 from decoupled.model.parts.exits import ExitSpec
 from decoupled.model.scoring import Floats
 from decoupled.model.spec import ModelSpec
@@ -18,7 +19,6 @@ from decoupled.search.cross import score
 from decoupled.search.engine import Engine
 from decoupled.search.late_interaction import LateInteraction
 from decoupled.search.request import CANDIDATES
-from decoupled.train.fit.reading import Read, Which, is_within, mean_loss
 
 MARGINS = (8.0, 6.0, 5.0, 4.0, 3.0, 2.5, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25, 0.0)
 """Margins that are tried, in logits."""

@@ -10,13 +10,13 @@ import numpy as np
 from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import best_over
 from decoupled.measure.pairs import Pair
+from decoupled.methods.scores.logistic import fit_logistic
 from decoupled.model.scoring import AnswerPlatt, Floats, Scoring
 from decoupled.model.spec import ModelSpec
 from decoupled.search.answers import outcome
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request, SearchRun
 from decoupled.search.results import Answers
-from decoupled.train.fit.logistic import fit_logistic
 
 RANKS = (0.0, 0.25, 0.5, 1.0, 2.0)
 """Weights of the rank logit that are tried."""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.measure.metrics import best_over
+from decoupled.methods.scores.answers import ReadQuestion
 from decoupled.model import annex
 from decoupled.model.parts.late import LateSpec, ReadingLoss
 from decoupled.model.scoring import Floats
@@ -21,7 +22,6 @@ from decoupled.search.first_stage import standardised
 from decoupled.search.late_interaction import PER_ANSWER, PER_HIT, LateInteraction
 from decoupled.search.request import CANDIDATES, SearchRun
 from decoupled.search.results import Answers
-from decoupled.train.fit.answers import ReadQuestion
 
 KEEPS = (0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0)
 """Shares that are tried. Development data have few passages; a search among many needs no smaller share."""

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from decoupled.methods.exits.fit import MARGINS, choose_exits, layers_run
+from decoupled.methods.reading import KEEPS, MOST, Early, Read, choose_reading
 from decoupled.model.model import Model
 from decoupled.model.parts.exits import ExitSpec
 from decoupled.model.parts.late import LateSpec, reading
-from decoupled.train.fit.reading import KEEPS, MOST, Early, Read, choose_reading
 
 LATE = LateSpec(width=8)
 

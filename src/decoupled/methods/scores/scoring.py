@@ -18,6 +18,10 @@ from decoupled.index.store.base import Rows
 from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import Grades, normalised_gain
 from decoupled.measure.pairs import Pair, Query
+from decoupled.methods.reading import Early, Read, early, enough, read_question
+from decoupled.methods.scores.answers import ReadQuestion, choose_answers, read_questions
+from decoupled.methods.scores.fields import Field, read_field, with_absent
+from decoupled.methods.scores.logistic import fit_logistic
 from decoupled.model.folder import write_scoring
 from decoupled.model.jsonable import to_json
 from decoupled.model.parts.exits import ExitSpec
@@ -27,10 +31,6 @@ from decoupled.model.scoring import Floats, Platt, Scoring
 from decoupled.search.engine import Engine
 from decoupled.search.first_stage import FirstStageQuery, standardised
 from decoupled.search.request import CANDIDATES, Request, encode_queries
-from decoupled.train.fit.answers import ReadQuestion, choose_answers, read_questions
-from decoupled.train.fit.fields import Field, read_field, with_absent
-from decoupled.train.fit.logistic import fit_logistic
-from decoupled.train.fit.reading import Early, Read, early, enough, read_question
 
 T = TypeVar("T")
 

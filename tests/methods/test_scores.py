@@ -11,20 +11,20 @@ import pytest
 from decoupled.errors import InputError
 from decoupled.measure.info import info
 from decoupled.measure.pairs import Pair, Span
-from decoupled.model.folder import read_spec
-from decoupled.model.model import Model
-from decoupled.model.scoring import Scoring
-from decoupled.search.engine import Engine
-from decoupled.search.results import Answer, Answers
-from decoupled.train.fit.answers import ReadQuestion, _no_answer
-from decoupled.train.fit.fields import Field, field_of, with_absent
-from decoupled.train.fit.reading import MOST
-from decoupled.train.fit.scoring import (
+from decoupled.methods.reading import MOST
+from decoupled.methods.scores.answers import ReadQuestion, _no_answer
+from decoupled.methods.scores.fields import Field, field_of, with_absent
+from decoupled.methods.scores.scoring import (
     RankedQuery,
     choose_blend,
     choose_fusion,
     fit_scoring,
 )
+from decoupled.model.folder import read_spec
+from decoupled.model.model import Model
+from decoupled.model.scoring import Scoring
+from decoupled.search.engine import Engine
+from decoupled.search.results import Answer, Answers
 from decoupled.train.reshape import with_late, with_vector
 from toy import span_pairs
 

@@ -1,0 +1,1 @@
+"""What the scores of a model mean: blend, calibration and silence, fitted on development data."""
