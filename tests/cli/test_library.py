@@ -14,11 +14,13 @@ import decoupled as dc
 from commands import Commands, jsonl
 from decoupled.cli import GROUPS, PANELS, RARE
 from decoupled.errors import OptionError
+from decoupled.measure.certify import certify
 from tiny import WORDS
 
 METHODS = {
     "add": dc.Index.add,
     "ask": dc.Engine.ask,
+    "certify": certify,
     "classify": dc.Engine.classify,
     "compact": dc.Index.compact,
     "delete": dc.Index.delete,

@@ -245,7 +245,7 @@ def test_exits_alone_learn_what_the_last_layer_says(base):
     before, after = split.net.state_dict(), made.net.state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)
     told = [line["exits"] for line in lines if "exits" in line]
-    assert told[-1] < 0.5 * told[0]
+    assert told[-1] < 0.6 * told[0]
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -263,7 +263,7 @@ def test_a_race_that_is_stopped_says_how_to_go_on(cli, tmp_path, monkeypatch):
 
     monkeypatch.setattr(race, "run", stop)
     words = ("bench", "--shape", "tiny", "--top", 5)
-    assert "name a file with -o, and the next race goes on" in cli(*words).failure
+    assert "with -o FILE a race can go on" in cli(*words).failure
     assert (
         "r.json has what was raced, and the same" in cli(*words, "-o", tmp_path / "r.json").failure
     )

@@ -81,7 +81,9 @@ for tag, folder in annex.KINDS.items():
 
 @pytest.mark.parametrize("gone", ["define", "lsra", "vocabulary"])
 def test_without_a_folder_that_method_is_missing_and_no_other(tmp_path, gone):
-    shutil.copytree(SOURCE, tmp_path / "decoupled", ignore=shutil.ignore_patterns("assets"))
+    shutil.copytree(
+        SOURCE, tmp_path / "decoupled", ignore=shutil.ignore_patterns("starter", "sample")
+    )
     shutil.rmtree(tmp_path / "decoupled" / "methods" / gone)
     tests = str(Path(__file__).parents[1])
     done = subprocess.run(

@@ -150,7 +150,7 @@ def test_the_split_is_the_joint_model_under_a_block_mask(name, made):
     parts = [joint.embed("query", ids[:, :4], place[:, :4])]
     parts.append(joint.embed("passage", ids[:, 4:], place[:, 4:]))
     whole = joint.stack(torch.cat(parts, 1), Frame(place, real, block), first=0, last=2)
-    split = Model.split(made(name), at=2).net
+    split = Model.split(made(name), at=2, positions="restart").net
     texts = (("query", ids[:, :4]), ("passage", ids[:, 4:]))
     states = [split.input(side, own, torch.ones_like(own).bool())[0] for side, own in texts]
     torch.testing.assert_close(torch.cat(states, 1), whole, atol=1e-5, rtol=1e-5)

@@ -30,7 +30,7 @@ TOKENS = 9
 
 @pytest.fixture(scope="module")
 def paired(model) -> Model:
-    return apply(Model.split(model("bert", "span"), at=2), parse("reversible"))
+    return apply(Model.split(model("bert", "span"), at=2, positions="restart"), parse("reversible"))
 
 
 def doubled(paired: Model, *, dropout: float = 0.0) -> Stack:

@@ -43,7 +43,7 @@ GUIDED = replace(
 @pytest.fixture(scope="module")
 def start(model: Callable[..., Model]) -> Model:
     whole = model("bert", "bare", num_hidden_layers=4)
-    return Model.split(whole, at=2).with_heads(_task().head_spec)
+    return Model.split(whole, at=2, positions="restart").with_heads(_task().head_spec)
 
 
 def _task():

@@ -91,7 +91,7 @@ Version = Annotated[
 
 @app.callback(
     epilog="Rarely needed: `compact` frees the disk space of deleted passages, `classify` labels pairs of "
-    "texts. Every command has --help."
+    "texts, `certify` compares a split model with its joint one. Every command has --help."
 )
 def _options(_: Version = False) -> None:
     """Split a Transformer pair encoder: encode passages once, run only the upper layers per query."""

@@ -137,7 +137,8 @@ def bench(
 
     if output is not None and output.is_dir():
         raise InputError(f"{output} is a folder; name a JSON file to write")
-    rest = f"{output} has what was raced" if output else "with -o FILE a race can go on"
+    goes_on = f"{output} has what was raced, and the same command goes on"
+    rest = goes_on if output else "with -o FILE a race can go on"
     with printing.stoppable(lambda: f"stopped; {rest}"):
         run = partial(race, preset, output=output, work=work, shapes=shape, tops=top, only=only)
         raced = run(turns=turns, threads=threads, patience=patience, progress=printing.note)
