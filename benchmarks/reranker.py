@@ -19,7 +19,7 @@ from decoupled.runtime import cpu
 
 def main() -> None:
     """Compare the models that the command line names."""
-    defaults = {"teacher": Path, "models": [Path], "data": Path("data"), "limit": int}
+    defaults = {"teacher": Path, "models": [Path], "data": Path("data"), "limit": int, "codec": str}
     args = options(__doc__ or "", **defaults, runtime="openvino-int8")
     cpu.protect()
     work = args.work or Path("work")
@@ -36,9 +36,8 @@ def main() -> None:
                     file.write(json.dumps(pair) + "\n")
     certificates = []
     for model in args.models:
-        made = certify(
-            model, teacher=args.teacher, data=pairs, limit=args.limit, runtime=args.runtime
-        )
+        how = {"data": pairs, "codec": args.codec, "limit": args.limit, "runtime": args.runtime}
+        made = certify(model, teacher=args.teacher, **how)
         print(made.card(), file=sys.stderr, flush=True)
         certificates.append(made.to_json())
     write_report(args, {"data": "TREC DL21", "models": certificates})

@@ -83,6 +83,7 @@ def certify(
     model: Annotated[Path, Argument(help="A split model folder.")],
     teacher: Annotated[str | None, Option(help="The joint checkpoint, if it moved.")] = None,
     data: Annotated[Path | None, Option(help="Pairs to rank, if not the bundled ones.")] = None,
+    codec: Annotated[str | None, Option(help="How passages are stored, as for `index`.")] = None,
     limit: Annotated[int | None, Option(min=1, help="Use the first N queries.")] = None,
     card: Annotated[Path | None, Option(help="Write the table as Markdown here.")] = None,
     runtime: opt.Runtime = "auto",
@@ -92,7 +93,7 @@ def certify(
     from decoupled.measure.certify import certify as measure
 
     with printing.progress_bar("queries") as bar:
-        run = partial(measure, model, teacher=teacher, data=data, limit=limit)
+        run = partial(measure, model, teacher=teacher, data=data, codec=codec, limit=limit)
         certificate = run(runtime=runtime, progress=bar.reach)
     if card is not None:
         card.write_text(certificate.card(), encoding="utf-8")

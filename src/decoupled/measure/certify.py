@@ -67,6 +67,7 @@ class Certificate:
     """nDCG@10 of the joint and of the split model; None without judgments."""
     joint_ms: float
     split_ms: float
+    codec: str
     bytes_per_token: float
     runtime: str
 
@@ -96,7 +97,7 @@ class Certificate:
                 f"{self.joint_ms / self.split_ms:.1f} times faster{kept}; tau {self.tau:.3f}, the same "
                 f"first passage for {self.top_1:.0%}",
                 f"{self.queries} queries of {self.candidates:.0f} passages on {self.runtime}; "
-                f"{150 * self.bytes_per_token:,.0f} bytes for a passage of 150 tokens",
+                f"{150 * self.bytes_per_token:,.0f} bytes for a passage of 150 tokens in {self.codec}",
             ],
         )
 
@@ -114,6 +115,7 @@ def certify(
     *,
     teacher: str | Path | None = None,
     data: str | Path | None = None,
+    codec: str | None = None,
     limit: int | None = None,
     runtime: str = "auto",
     progress: Progress | None = None,
@@ -136,11 +138,13 @@ def certify(
     with tempfile.TemporaryDirectory() as scratch:
         texts = dict.fromkeys(text for one in lists for text in one.texts)
         ids = {text: str(number) for number, text in enumerate(texts)}
-        with Index.create(Path(scratch) / "corpus.idx", model, runtime=runtime) as index:
+        with Index.create(
+            Path(scratch) / "corpus.idx", model, codec=codec, runtime=runtime
+        ) as index:
             index.add(Passage(id=ids[text], text=text) for text in texts)
             engine, size = Engine(index), index.codec.bytes_per_token
             pairs = list(_compared(lists, joint, engine, ids, counter(progress, len(lists))))
-            spec, name = engine.spec, engine.runtime.name
+            spec, name, stored = engine.spec, engine.runtime.name, index.codec.name
     graded = [pair for pair in pairs if pair.ranking.grades]
     ndcg = None
     if graded:
@@ -158,6 +162,7 @@ def certify(
         ndcg=ndcg,
         joint_ms=summarise([pair.joint_ms for pair in pairs]).median,
         split_ms=summarise([pair.split_ms for pair in pairs]).median,
+        codec=stored,
         bytes_per_token=size,
         runtime=name,
     )

@@ -329,7 +329,9 @@ def _speeds(
 ) -> tuple[float | None, float]:
     """Milliseconds of a query with its candidates: by the teacher, and by the split model over the index."""
     engine, some, started = Engine(index, cascade=1.0), lists[:TIMED], time.perf_counter()
-    teacher = next(iter(imitation.teachers.engines), None)
+    models = imitation.teachers.models
+    # On the runtime of the index, since a teacher may have taught on a faster one.
+    teacher = Engine(models[0], runtime=index.runtime.name) if models else None
     of_teacher, of_split = list[float](), list[float]()
     for number, query in enumerate(some.queries):
         spent = (time.perf_counter() - started) / 60
