@@ -118,7 +118,7 @@ def test_another_split_and_the_joint_model_have_none(model):
     split = standing(model("bert", "rank"))
     assert Model.split(split, at=1).spec.stand_in == 0
     assert unsplit(split.spec).stand_in == 0
-    with pytest.raises(SpecError, match="read alone"):
+    with pytest.raises(SpecError, match="read each text alone"):
         replace(unsplit(split.spec), stand_in=4)
     with pytest.raises(SpecError, match=r"choose 1\.\.64"):
         replace(split.spec, stand_in=65)

@@ -17,9 +17,9 @@ from decoupled.search.engine import Engine
 def demo(engine: Engine | None = None, *, runtime: str = "auto") -> Iterator[dict[str, Any]]:
     """Each sample question as it is answered: the answer, whether it is right, the time of split and joint.
 
-    The split's is the median of three, since the joint model before it leaves nothing in cache.
-    The engine is by default that of `open()`, which reads what it finds worth reading of 100 candidates. The
-    joint model, the same weights unsplit in fp32 on OpenVINO, reads all of them.
+    The time of the split model is the median of three runs, since the joint model that ran before has emptied
+    the caches. `engine` defaults to `open()`, whose model reads only the most promising of 100 candidates.
+    The joint model, the same weights unsplit in fp32 on OpenVINO, reads all 100.
     """
     engine = engine or starter.open(runtime=runtime)
     joint = Engine(open_joint(starter_model()))

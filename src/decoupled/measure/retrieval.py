@@ -58,9 +58,10 @@ def evaluate_retrieval(
 
 
 def judged_queries(data: str | Path, limit: int | None) -> tuple[list[Query], Qrels | None]:
-    """The first queries of a file, or those of a BEIR folder that are judged, with their judgments.
+    """Queries and their judgments; `limit` keeps the first ones.
 
-    Of several sets of judgments the one named `test` counts.
+    A BEIR folder gives the queries that are judged, by the `test` judgments if it has several sets. A file
+    gives its queries and None.
     """
     folder = Path(data)
     if not folder.exists():

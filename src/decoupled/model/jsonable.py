@@ -98,7 +98,8 @@ def _read_dataclass(kind: Any, data: Any, where: str) -> Any:
     data = {name: value for name, value in data.items() if name not in dropped}
     if surplus := sorted(set(data) - set(by_key)):
         raise SpecError(
-            f"{where} has unknown fields {', '.join(surplus)}; was it made by a newer version?"
+            f"{where} has unknown fields {', '.join(surplus)}; was it made by a newer version? Update "
+            "decoupled, or remove them"
         )
     for name, field in by_key.items():
         if name not in data and field.default is MISSING:

@@ -24,7 +24,7 @@ PIECES = 1.3
 
 
 def language(text: str) -> str | None:
-    """The language of a text, as its speakers are called in English; None where that is not clear."""
+    """The English name of the language of a text, such as `German`; None if that is not clear."""
     text = text[:SAMPLE]
     scripts = Counter(_script(letter) for letter in text if letter.isalpha())
     if not scripts:

@@ -191,8 +191,9 @@ class ModelSpec:
         if kind != "rank" or "rank" in by_kind or classes is None:
             return self.head(kind)
         if not classes.rank_label:
-            only, two = "only models of one value or of two labels do", len(classes.labels) == 2
-            remedy = f"--rank-label of `decoupled split` says by which ({classes.labels[-1]}?)"
+            only = "only models of one value or of two labels do; choose such a model"
+            remedy = f"name the label that means relevant: split --rank-label {classes.labels[-1]}"
+            two = len(classes.labels) == 2
             raise SpecError(
                 f"a classifier of {', '.join(classes.labels)} does not rank passages; "
                 f"{remedy if two else only}"
@@ -336,7 +337,10 @@ def _check_stand_in(spec: ModelSpec) -> None:
             f"stand_in={spec.stand_in}; choose 1..{LONGEST_STAND_IN} rows, or 0 for none"
         )
     if spec.split == 0:
-        raise SpecError("stand_in is for texts that are read alone, and split=0 reads none so")
+        raise SpecError(
+            f"stand_in={spec.stand_in} needs layers that read each text alone, and split=0 has none; choose "
+            "stand_in=0, or split at 1 or above"
+        )
     if spec.memory_windows or spec.text.structure is not None:
         raise SpecError("a model that reads trees or remembers windows takes no stand_in; choose 0")
 

@@ -108,12 +108,12 @@ class Tokenizer:
 
     def pieces(self, texts: Sequence[str]) -> list[tuple[list[int], list[bool]]]:
         """Token ids of each text without special tokens, and which of them begin a word."""
-        specials = []
+        pieces = []
         for encoding in self._encode(texts):
             words = encoding.word_ids
             begins = [n == 0 or word != words[n - 1] for n, word in enumerate(words)]
-            specials.append((encoding.ids, begins))
-        return specials
+            pieces.append((encoding.ids, begins))
+        return pieces
 
     @property
     def mask(self) -> int:

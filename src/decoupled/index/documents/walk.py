@@ -115,14 +115,14 @@ class Walk:
         return (entry.name in _DATASET and "state.json" in beside) or not self._chosen(path)
 
     def _is_file(self, entry: os.DirEntry[str]) -> bool:
-        """Whether an entry is a regular file; links, pipes and devices are reported."""
+        """Whether an entry is a regular file. Reports pipes, devices, and links that are dead or lead out."""
         if entry.is_symlink():
             self._link(entry)
         elif entry.is_file(follow_symlinks=False):
             return True
         elif not entry.is_dir(follow_symlinks=False):
-            kind = "pipe" if stat.S_ISFIFO(entry.stat(follow_symlinks=False).st_mode) else "device"
-            self._note(entry.path, f"is a {kind} or socket, not a file")
+            piped = stat.S_ISFIFO(entry.stat(follow_symlinks=False).st_mode)
+            self._note(entry.path, f"is a {'pipe' if piped else 'device or socket'}, not a file")
         return False
 
     def _link(self, entry: os.DirEntry[str]) -> None:

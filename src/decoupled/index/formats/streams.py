@@ -255,7 +255,7 @@ def _zstd(stream: io.BufferedReader) -> tuple[_Source, type[Exception]]:
 
 
 def without_mark(stream: io.BufferedReader) -> io.BufferedReader:
-    """The stream past its byte order mark; binary files stop here, before a line is looked for."""
+    """The stream after its UTF-8 byte order mark. Raises for UTF-16 and binary files, before any line."""
     head = stream.peek(512)[:512]
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise UnreadableError("is UTF-16; convert it with: iconv -f UTF-16 -t UTF-8", line=1)

@@ -197,7 +197,10 @@ def _calibrate(folder: Path, texts: Texts) -> None:
 
 
 def _index(model: Path, texts: Texts, runtime: str) -> Index:
-    """An index of the passages beside the model. Those that repeat are stored again, not encoded again."""
+    """The index `<model>.idx`, filled first unless it holds all passages; in memory without Lance.
+
+    Passages that repeat are stored again, and not encoded again.
+    """
     from decoupled.index.index import Index
     from decoupled.index.manifest import is_index
 

@@ -247,6 +247,7 @@ def measure_split(swept: Sweep, at: int, progress: Progress | None = None) -> di
 
 
 def _train(swept: Sweep, model: Model, progress: Progress | None) -> Model:
+    """Distil a split from the joint model; a part is held out if the recipe evaluates while it trains."""
     training = swept.training
     assert training is not None
     at = model.spec.split

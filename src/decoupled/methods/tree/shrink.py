@@ -65,7 +65,7 @@ class ReadTrees(Method):
         return replace(layer, attention=kind)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        """Labels begin as the mean token, nodes as plain means of what is under them."""
+        """Start rows of node labels as the mean of all tokens, nodes as the mean of what they hold."""
         moved, name = dict(weights), f"{TOKENS}.weight"
         more = after.encoder.embedding.vocab - before.encoder.embedding.vocab
         table = moved[name]

@@ -208,8 +208,8 @@ def _fit_projection(
     if stages[0].kind != "project":
         if learned is not None:
             raise InputError(
-                f"codec {canonical(stages)!r} has no place for a projection; "
-                f"write project:{learned.width}+{stages[-1]}"
+                f"the model projects to {learned.width} values, and codec {canonical(stages)!r} has no "
+                f"place for a projection; write project:{learned.width}+{stages[-1]}"
             )
         return None
     width, code_width = x_ND.shape[1], _code_width(stages, x_ND.shape[1])
