@@ -100,9 +100,8 @@ def test_what_cannot_rank_is_refused_at_index_and_still_classifies(cli, two, che
     cli("split", two(LABELS["dull"]), "-o", tmp_path / "two", "--at", 2)
     cli("split", checkpoint("bert", "classes"), "-o", tmp_path / "three", "--at", 2)
     said = cli("index", corpus, "-o", tmp_path / "i", "--model", tmp_path / "two").failure
-    assert (
-        "a classifier of cat, dog does not rank passages; --rank-label of `decoupled split`" in said
-    )
+    assert "a classifier of cat, dog does not rank passages; name the label" in said
+    assert "split --rank-label dog" in said
     said = cli("index", corpus, "-o", tmp_path / "i", "--model", tmp_path / "three").failure
     assert "neutral does not rank passages; only models of one value or of two labels do" in said
     assert not (tmp_path / "i").exists()
