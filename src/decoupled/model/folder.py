@@ -389,8 +389,6 @@ def fingerprint(spec: ModelSpec, tensors: Tensors, tokenizer_json: str) -> str:
         name: described[name]
         for name in ("family", "text", "split", "positions", "projection", "vector")
     }
-    if spec.stand_in:  # left out where there is none, so that fingerprints of older folders stay
-        fixed["stand_in"] = spec.stand_in
     fixed["embedding"], fixed["layers"] = described["encoder"]["embedding"], layers
     fixed["relative"] = described["encoder"]["relative"]
     digest.update(json.dumps(fixed, sort_keys=True).encode())

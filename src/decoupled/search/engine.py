@@ -71,8 +71,7 @@ class Engine:
             source = Index.open(source, runtime=runtime)
         if not isinstance(source, Index | Runtime):
             source = open_runtime(source, name=runtime)
-        self._source = source
-        self._process = os.getpid()
+        self._source, self._process = source, os.getpid()
         self.index = source if isinstance(source, Index) else None
         self._cascade = cascade
         self.cascade = open_late_interaction(cascade, source)
