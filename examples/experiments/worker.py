@@ -48,7 +48,6 @@ SMOKE = {"optimiser.batch": 16, "optimiser.epochs": 1.0, "optimiser.tokens": Non
 SMOKE |= {
     "projection.epochs": 0.5,
     "watch.log_every": 2,
-    "watch.compile": False,
     "precision": "fp32",
 }
 SMALL = {"rank=128": "rank=8", "size=8000": "size=300", "steps=200": "steps=2"}
