@@ -51,7 +51,6 @@ LAYERS = {
     "crossing_query": [0.5, 0.5],
     "crossing_passage": [0.1, 0.1],
     "distances": {"k=1, as split": {"split": 1, "query": [0, 0.1, 0.2], "passage": [0, 0.2, 0.3]}},
-    "suggestion": {"split": 1, "remaining": [1.0, 0.5, 0.0]},
 }
 
 

@@ -250,21 +250,6 @@ def sweep() -> Table:
     return ("k", "F1", "agreement", "FLOPs, joint / split", "time, joint / split"), rows
 
 
-def suggestion() -> Table:
-    of = read("suggestion.json")
-    order = {"squad": "SQuAD", "twitter": "Twitter", "mrpc": "MRPC", "mnli": "MNLI"}
-    sets = {row["dataset"]: row for row in of["datasets"]}
-    header = (
-        "rule",
-        *(f"{words} ({sets[name]['best']})" for name, words in order.items()),
-        "within one layer",
-    )
-    return header, [
-        (rule, *(sets[name]["suggested"][rule] for name in order), f"{within} of 4")
-        for rule, within in of["within_one_layer"].items()
-    ]
-
-
 TRAINING = (
     step_rate,
     starter,
@@ -279,5 +264,4 @@ TRAINING = (
     projection,
     one_way,
     sweep,
-    suggestion,
 )

@@ -43,13 +43,11 @@ from decoupled.train.loop.loop import Report
 from decoupled.train.recipe import Recipe, override, recipe_named
 from decoupled.train.reshape import with_projection
 from decoupled.train.run import Data, Setting, train_model, with_head
-from decoupled.train.suggest import suggest
 
 SMOKE = {"optimiser.batch": 16, "optimiser.epochs": 1.0, "optimiser.tokens": None}
 SMOKE |= {
     "projection.epochs": 0.5,
     "watch.log_every": 2,
-    "watch.compile": False,
     "precision": "fp32",
 }
 SMALL = {"rank=128": "rank=8", "size=8000": "size=300", "steps=200": "steps=2"}
@@ -159,7 +157,7 @@ def searched(run: Run, place: Place, progress: Callable[[Any], None]) -> dict[st
 
 
 def layers_of(joint: Model, test: Examples, run: Run, place: Place) -> dict[str, Any]:
-    """What the layers of a joint model do with both texts, and the split that this suggests."""
+    """What the layers of a joint model do with both texts."""
     trained = {}
     for name in run.others:
         how = (place.result(name) or {})["run"]
@@ -172,7 +170,6 @@ def layers_of(joint: Model, test: Examples, run: Run, place: Place) -> dict[str,
         "task": run.dataset,
         "command": f"{place.command} --only {run.name} --data DATA --base MINILM",
         **found.to_json(),
-        "suggestion": suggest(found.crossing_query, found.crossing_passage).to_json(),
     }
 
 

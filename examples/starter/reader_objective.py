@@ -17,13 +17,11 @@ from reader_recipe import ReaderSettings
 from rounds import ReaderBatch
 from torch import Tensor
 
-from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.head import HeadKind
 from decoupled.train import losses
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.tasks import Task
 from decoupled.train.loop.forward import Pass, forward_pair
-from decoupled.train.loop.packed import packable, pays
 from decoupled.train.objectives.adapt import (
     SHARPNESS,
     GroupOutputs,
@@ -65,11 +63,9 @@ class Reader(Objective):
         """The scalar to minimise, and each loss before its weight, detached."""
         batch = cast(ReaderBatch, batch)
         weights = self.settings.weights
-        nets = [net for net in (self.student, self.teacher) if net is not None]
         how = Pass(
             bits=self.settings.projection.bits,
             hidden=bool(weights.lrs and self.teacher),
-            packed=self.packs(batch, *nets),
             exits=bool(weights.exits),
         )
         near = bool(weights.vector or (weights.vector_kd and batch.aims is not None))
@@ -77,7 +73,7 @@ class Reader(Objective):
         parts: Parts = {}
         if self.teacher is not None and weights.lrs:
             with torch.no_grad():
-                how = Pass(hidden=True, packed=how.packed, sides=False)
+                how = Pass(hidden=True)
                 said = forward_pair(self.teacher.eval(), batch, "rank", how=how)
             parts["lrs"] = weights.lrs, losses.lrs(outputs.hidden, said.hidden, outputs.moved)
         parts |= self._rank(batch, outputs)
@@ -97,14 +93,9 @@ class Reader(Objective):
         total = torch.stack([weight * value for weight, value in parts.values()]).sum()
         return total, {name: value.detach() for name, (_, value) in parts.items()}
 
-    def packs(self, batch: Batch, *nets: PairEncoder) -> bool:
-        """Does a batch run without padding? Not in a graph, which would be of its length alone."""
-        wanted = pays(batch.query_ids) and not self.recipe.watch.graphs
-        return wanted and all(map(packable, nets))
-
     def steady(self, batch: Batch) -> bool:
         """Every step is, where the rank head has one value: others weigh theirs by numbers of the host."""
-        return self.student.spec.reads("rank").kind == "rank" and not self.packs(batch)
+        return self.student.spec.reads("rank").kind == "rank"
 
     def _read(self, batch: ReaderBatch, span: Tensor) -> Parts:
         weights, share = self.settings.weights, 1.0 if batch.per_group == PAIR else MINOR

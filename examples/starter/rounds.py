@@ -23,8 +23,7 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.train.data.batches import Batch, Batches, Groups
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.examples import Examples
-from decoupled.train.loop.forward import EVALUATION_TOKENS, Pass, autocast, forward_pair
-from decoupled.train.loop.packed import pays
+from decoupled.train.loop.forward import EVALUATION_TOKENS, autocast, forward_pair
 from decoupled.train.recipe import Precision, Recipe
 
 Step = tuple["ReaderBatches", Groups]
@@ -60,8 +59,7 @@ class Teachers:
         heard: dict[HeadKind, list[Tensor]] = {"rank": [], "span": []}
         for net in dict.fromkeys((*self.rank, *self.span)):
             heads = [head for head in heard if net in vars(self)[head]]
-            how = Pass(packed=pays(batch.query_ids))
-            for head, logits in forward_pair(net.eval(), batch, *heads, how=how).by_head.items():
+            for head, logits in forward_pair(net.eval(), batch, *heads).by_head.items():
                 heard[head].append(logits.float())
         rank, span = (torch.stack(all_).mean(0) if all_ else None for all_ in heard.values())
         return None if rank is None else rank[:, 0], span

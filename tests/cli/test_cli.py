@@ -263,8 +263,8 @@ def test_auto_takes_the_deepest_split_that_agrees(cli, checkpoint, tmp_path):
     good = [a["split"] for a in found["check"] if a["agreement"] >= 0.5]
     assert [a["split"] for a in found["check"]] == [1, 2]
     assert found["split"] == max(good, default=0)
-    half = cli("split", checkpoint("bert", "rank"), "-o", tmp_path / "h", "--at", "auto", "--json")
-    assert half.json["split"] == 1 and "half of the layers" in half.err
+    alone = cli("split", checkpoint("bert", "rank"), "-o", tmp_path / "h", "--at", "auto")
+    assert "--at auto measures every layer" in alone.failure
 
 
 def test_a_stand_in_is_fitted_and_said(cli, checkpoint, tmp_path):

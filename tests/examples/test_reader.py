@@ -22,7 +22,7 @@ from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.loop import checkpoint
-from decoupled.train.loop.forward import Pass, packable
+from decoupled.train.loop.forward import Pass
 from decoupled.train.losses import UNLABELLED
 from decoupled.train.objectives.adapt import read_groups
 from decoupled.train.objectives.base import read_recipe
@@ -248,11 +248,10 @@ def test_exits_alone_learn_what_the_last_layer_says(base):
     assert told[-1] < 0.6 * told[0]
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_exits_are_those_of_the_model(packed, reader, batch):
+def test_exits_are_those_of_the_model(reader, batch):
     split = with_exits(Model.split(reader, at=1))
     torch.nn.init.normal_(split.net.exits["2"].out.weight)
-    out = read_groups(split.net, batch, Pass(exits=True, packed=packed))
+    out = read_groups(split.net, batch, Pass(exits=True))
     repeat = lambda x: x.repeat_interleave(EACH, 0)  # noqa: E731
     query, _ = split.net.input("query", repeat(batch.query_ids), repeat(batch.query_real))
     passage, _ = split.net.input("passage", batch.passage_ids, batch.passage_real)
@@ -382,39 +381,8 @@ def test_a_recipe_of_an_earlier_version_is_this_one():
         read_recipe(flat)
 
 
-# Without padding -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("at", [0, 1])
-def test_packed_rows_give_what_padded_ones_do(reader, batch, at):
-    net = (student_of(reader) if at else Model.split(reader, at=0)).net.eval()
-    batch.query_real[1, 3:] = False
-    losses, grads, outs = [], [], []
-    for packed in (False, True):
-        net.zero_grad()
-        out = read_groups(net, batch, Pass(packed=packed))
-        real = batch.span_real
-        loss = out.span[real].square().sum() + out.rank.square().sum()
-        loss.backward()
-        losses.append(loss.detach())
-        outs.append((out.span[real].detach(), out.rank.detach(), out.vectors[1].detach()))
-        grads.append({n: p.grad.clone() for n, p in net.named_parameters() if p.grad is not None})
-    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*outs, strict=True))
-    assert grads[0].keys() == grads[1].keys()
-    assert all(torch.allclose(grads[0][n], grads[1][n], atol=1e-3, rtol=1e-4) for n in grads[0])
-
-
 def test_batches_know_how_many_of_their_tokens_are_real(base):
     lesson = Lesson(reader_sets(), base, None, TINY, Setting())
     rounds = lesson._rounds(base, TINY, base.spec, None)
     for batch in rounds.walk(rounds.epoch(0, 0)):
         assert batch.tokens == replace(batch, tokens=None).real_tokens
-
-
-def test_layers_that_cannot_run_without_padding_run_with_it(model, batch):
-    assert packable(model("bert", "bare").net)
-    local = model("modernbert", "bare")
-    assert not packable(local.net) and not packable(model("deberta-v2", "bare").net)
-    net = Model.split(local.with_heads(*HEADS), at=0).net.eval()
-    padded, packed = (read_groups(net, batch, Pass(packed=p)).rank for p in (False, True))
-    assert torch.equal(padded, packed)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from decoupled.errors import InputError
-from decoupled.lab.study.layers import layer_curves, layers
+from decoupled.lab.study.layers import crossed, crossing, layer_curves, layer_states
 from decoupled.lab.study.timing import memory
 from decoupled.model.model import Model
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.suggest import crossing, layer_states, suggest_split
+from decoupled.train.loop.forward import forward_pair
+from decoupled.train.reshape import with_projection
 from toy import class_pairs, span_pairs
 
 
@@ -53,12 +55,12 @@ def test_attention_that_crosses_is_a_share_and_none_where_there_is_one_block(mod
     batches = Batches(made(whole), whole.device, pad=0)
     batch = next(batches.walk(batches.ordered(400)))
     with torch.inference_mode():
-        passed = layer_states(whole.net, batch)
+        states, contexts = layer_states(whole.net, batch)
         query = batch.query_ids.shape[1]
         side = torch.arange(query + batch.passage_ids.shape[1]) >= query
-        passed.contexts[1].frame.block_BT = side.long().expand(len(batch.rows), -1)
-        passed.contexts[1].frame._made.clear()
-        for share in crossing(whole.net, passed, 1, query):
+        contexts[1].frame.block_BT = side.long().expand(len(batch.rows), -1)
+        contexts[1].frame._made.clear()
+        for share in crossing(whole.net, states[1], contexts[1], query):
             assert float(share.max()) < 1e-6
 
 
@@ -101,7 +103,33 @@ def test_a_split_holds_less_than_the_joint_model(model):
     assert pair(Model.split(whole, at=2)).requested < pair(whole).requested
 
 
-def test_the_suggestion_of_a_split_is_that_of_the_study(model):
-    whole, pairs = model("bert", "span"), span_pairs(24)
-    study = layers(whole, data=pairs, passages=50)
-    assert suggest_split(whole, pairs).to_json() == study["suggestion"]
+def test_the_states_of_the_layers_are_those_of_the_model(family, model):
+    whole = model(family, "span")
+    for tested in (whole, with_projection(Model.split(whole, at=2), 8)):
+        batches = Batches(made(tested), tested.device, pad=tested.spec.text.pad)
+        batch = next(batches.walk(batches.ordered(400)))
+        with torch.inference_mode():
+            states, _ = layer_states(tested.net, batch)
+            expected = forward_pair(tested.net, batch, "span").logits
+            y = states[-1]
+            y = tested.net.stack.norm(y) if tested.net.stack.norm is not None else y
+            query = batch.query_ids.shape[1]
+            rows = torch.cat([y[:, :1], y[:, query:]], 1)
+            logits = tested.net.heads["span"](rows, batch.span_real)
+        assert len(states) == len(tested.spec.layers) + 1
+        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_passages_are_read_beside_their_own_queries_first(model):
+    whole = model("bert", "span")
+    pairs = span_pairs(12)
+    pairs = [replace(p, passage=pairs[n // 4].passage) for n, p in enumerate(pairs)]
+    full = tokenise(pairs, whole.tokenizer, TASKS["squad"], train=False)
+    groups = crossed(full, passages=3, queries=5)
+    for start in range(0, len(groups), 5):
+        passage = groups.passage_of[start]
+        own = set(full.query_of[full.passage_of == passage].tolist())
+        chosen = groups.query_of[start : start + 5].tolist()
+        assert own <= set(chosen) and len(set(chosen)) == 5
+    with pytest.raises(InputError, match="different queries; give at least 50"):
+        crossed(full, passages=1, queries=50)

@@ -243,19 +243,14 @@ def test_sweep_says_what_is_wrong(run, checkpoint, tmp_path):
     assert "is a folder" in run(*words[:5], tmp_path).failure
 
 
-def test_layers_suggests_a_split_that_split_auto_uses(run, checkpoint, tmp_path):
+def test_layers_writes_curves_and_compares_models(run, checkpoint, tmp_path):
     data, out = jsonl(tmp_path / "dev.jsonl", span_rows()), tmp_path / "layers.json"
     source = checkpoint("bert", "span")
     words = ("layers", source, "--data", data, "--passages", 6, "--queries", 3)
     found = run(*words, "-o", out, "--compare", f"same={source}", "--json").json
     assert json.loads(out.read_text()) == found and found["kind"] == "layers"
     assert found["distances"]["same"]["passage"] == pytest.approx([0] * 4, abs=1e-5)
-    shown = run(*words)
-    assert "suggested split" in shown.err and "variance" in shown.out
-    made = tmp_path / "split"
-    done = run("split", source, "-o", made, "--at", "auto", "--data", data, "--json")
-    assert done.json["split"] == Model.load(made).spec.split == found["suggestion"]["split"]
-    assert "distil it next" in done.err
+    assert "variance" in run(*words).out
     assert "write NAME=MODEL" in run(*words, "--compare", "x").failure
 
 

@@ -560,15 +560,3 @@ def _one_name(folder):
     path = folder / "one.json"
     path.write_text('{"place": ["castle"]}')
     return path
-
-
-@pytest.mark.parametrize("split", [0, 2])
-@pytest.mark.parametrize("build", [texts, ordered])
-def test_without_padding_the_states_are_the_same(bare, corpus, split, build):
-    from decoupled.train.loop.forward import forward_text
-
-    net, batch = Model.split(bare, at=split).net, batch_of(corpus, bare, build)
-    real = torch.cat([batch.query_real, batch.passage_real], 1)
-    padded, packed = (forward_text(net, batch, packed=how)[real] for how in (False, True))
-    assert batch.real_tokens[2] == int(real.sum())
-    torch.testing.assert_close(packed, padded)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +14,6 @@ from decoupled.methods.residual import codec as residual
 from decoupled.model.codec import fit_codec
 from decoupled.model.codec.project import principal
 from decoupled.model.model import Model
-from decoupled.model.nn import packing
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import ALL, Frame, log_bucket
 from decoupled.model.states import States
@@ -131,23 +127,3 @@ def test_a_processor_whose_bytes_overflow_multiplies_floats(monkeypatch):
     assert not linear.adds_whole()
     most = torch.full((3, 64), 127, dtype=torch.int8)
     assert (integer_product(most, most) == 64 * 127**2).all()
-
-
-def test_packed_attention_is_that_of_each_text_alone(monkeypatch):
-    draw = torch.Generator().manual_seed(1)
-    real = torch.tensor([[True] * 4, [True, True, False, False], [True] + [False] * 3])
-    packed = packing.Packing(real, 7)
-    q, k, v = torch.randn(3, 1, 2, 7, 5, dtype=torch.float64, generator=draw)
-
-    def attend(q_NHK, k_NHK, v_NHK, starts, ends, longest, most):
-        assert torch.equal(starts, ends) and longest == most == packing.LONGEST
-        spans = list(pairwise(starts.tolist()))
-        texts = [[x[a:b].transpose(0, 1) for x in (q_NHK, k_NHK, v_NHK)] for a, b in spans]
-        found = [torch.nn.functional.scaled_dot_product_attention(*text) for text in texts]
-        return torch.cat(found, 1).transpose(0, 1)
-
-    monkeypatch.setattr(packing, "varlen", SimpleNamespace(varlen_attn=attend))
-    there = [x.as_subclass(Elsewhere) for x in (q, k, v)]
-    torch.testing.assert_close(
-        packed.ends.attend(*there).as_subclass(torch.Tensor), packed.ends.attend(q, k, v)
-    )

@@ -56,6 +56,14 @@ def test_names_of_today_change_the_same_fields():
         override(DISTILL, {"squeeze.loss": "x"})
 
 
+def test_fields_that_are_gone_are_passed_over_in_a_file_and_refused_in_a_change():
+    plain = to_json(DISTILL)
+    plain["watch"] |= {"compile": True, "packed": True}
+    assert read_recipe(plain) == DISTILL
+    with pytest.raises(InputError, match=r"'watch\.compile' is no field of a recipe"):
+        override(DISTILL, {"watch.compile": True})
+
+
 def test_a_saved_recipe_of_a_reader_says_what_trains_one():
     with pytest.raises(InputError, match=r"run `python examples/starter/train.py reader MODEL -o"):
         read_recipe(SAVED["reader"])

@@ -354,14 +354,6 @@ def test_adapting_to_the_joint_teacher_wins_agreement(indexes, tmp_path, split):
     assert dc.Engine(tmp_path / "new.idx").search("old castle", 3)
 
 
-def test_student_and_teacher_are_compiled_where_the_recipe_says_so(indexes, tmp_path, monkeypatch):
-    compiled = []
-    monkeypatch.setattr(imitate, "compile_layers", lambda *nets: compiled.extend(nets))
-    made = run(indexes["split"], tmp_path / "m", recipe=recipe(**{"watch.compile": True}))
-    student, teacher = compiled
-    assert student.spec.split == 1 and teacher.spec.split == 0 and made.teachers == ("joint",)
-
-
 def test_a_joint_model_learns_to_say_given_scores(indexes, tmp_path, split):
     joint = teacher_of(split)
     with dc.Index.open(indexes["split"]) as index:

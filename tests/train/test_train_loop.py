@@ -15,10 +15,8 @@ from accelerate import Accelerator, PartialState
 import decoupled as dc
 from decoupled.errors import InputError
 from decoupled.measure.pairs import Pair
-from decoupled.methods.fixed_heads.part import FixedPatterns
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
-from decoupled.model.nn.encoder import PairEncoder
 from decoupled.runtime.cpu import multiplies_halves
 from decoupled.train import run
 from decoupled.train.data.batches import Batches
@@ -541,39 +539,6 @@ def test_a_recipe_that_needs_a_teacher_says_so(model):
         InputError, match=r"'deformer' needs a teacher; give one, or use the recipe"
     ):
         train_model(start, toy_data(start, 16), recipe, setting=CPU)
-
-
-def test_the_copy_of_the_teacher_is_compiled_and_the_teacher_left_alone(model, monkeypatch):
-    split = Model.split(with_head(model("bert", "bare"), TOY), at=1)
-    teacher, compiled, taught = teacher_of(split), [], []
-    monkeypatch.setattr(run, "compile_layers", lambda *nets: compiled.extend(nets))
-    fit = run.fit
-    monkeypatch.setattr(
-        run, "fit", lambda phase, on: taught.append(phase.objective.teacher) or fit(phase, on)
-    )
-    recipe = override(DEFORMER, {**FAST, "optimiser.epochs": 0.5, "watch.compile": True})
-    made, _ = train_model(split, toy_data(split, 16), recipe, teacher=teacher, setting=CPU)
-    assert [id(net) for net in compiled] == [id(made.net), id(taught[0])]
-    assert taught[0] is not teacher.net
-
-
-def test_both_halves_of_a_layer_are_compiled_where_that_pays(model, monkeypatch):
-    compiled = []
-    monkeypatch.setattr(
-        torch.nn.Module, "compile", lambda self, **how: compiled.append((type(self).__name__, how))
-    )
-    plain = model("bert", "rank")
-    run.compile_layers(plain.net, None)
-    halves = [("AttentionBlock", {"dynamic": True})] * 3 + [
-        ("FeedForwardBlock", {"dynamic": True})
-    ] * 3
-    assert compiled == halves
-    compiled.clear()
-    fixed = FixedPatterns(heads=4, head_width=8, patterns=("left",))
-    layers = tuple(replace(layer, attention=fixed) for layer in plain.spec.layers)
-    spec = replace(plain.spec, encoder=replace(plain.spec.encoder, layers=layers))
-    run.compile_layers(PairEncoder(spec))
-    assert compiled == halves[3:]
 
 
 def test_labels_that_do_not_fit_the_task_are_refused(model):

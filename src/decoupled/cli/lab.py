@@ -93,7 +93,7 @@ def layers(
     on_error: opt.OnError = "stop",
     as_json: opt.Json = False,
 ) -> None:
-    """How each layer uses the other text, how far splits depart from it, and where to split."""
+    """How each layer uses the other text, and how far splits depart from the joint model."""
     from decoupled.lab.study.layers import layer_table
     from decoupled.lab.study.layers import layers as study_layers
 
@@ -110,8 +110,6 @@ def layers(
     facts = {"kind": "layers", **about, **study}
     printing.write(facts, output)
     printing.result(facts, as_json, layer_table)
-    at = study["suggestion"]["split"]
-    printing.note(f"suggested split: {at} of {study['layers']} layers, to be distilled")
 
 
 def bench(

@@ -25,10 +25,10 @@ def split(
     output: opt.NewModel,
     at: Annotated[
         str,
-        Option(help="Layer; 0 is joint; auto: by --data to distil, by --check to use as it is."),
+        Option(help="Layer; 0 is joint; auto: the deepest that agrees on the pairs of --check."),
     ],
     check: Annotated[str | None, Option(help="Pairs to compare with the unsplit model.")] = None,
-    data: Annotated[str | None, Option(help="Pairs by which `--at auto` chooses.")] = None,
+    data: Annotated[str | None, Option(help="Texts to fit --stand-in on; else --check.")] = None,
     limit: Annotated[int, Option(min=1, help="How many queries of the check to use.")] = 200,
     positions: Annotated[
         str | None, Option(help="Passages begin: typical, restart, offset.")
@@ -46,6 +46,10 @@ def split(
 ) -> None:
     """Split a pair encoder at a layer; the weights stay as they are."""
     layer = None if at == "auto" else opt.parsed("--at", at, int, "give a layer number or auto")
+    if layer is None and check is None:
+        raise InputError(
+            "--at auto measures every layer; name the pairs to compare on: --check DATA"
+        )
     opt.need_torch()
     from decoupled.measure.agreement import agreements, deepest_split
     from decoupled.model.spec import CrossEmbed, Positions
@@ -58,16 +62,12 @@ def split(
     whole = dc.Model.open(checkpoint)
     whole = whole if rank_label is None else whole.rank_by(rank_label)
     measured: list[Agreement] = []
-    if layer is None and data:
-        layer = _suggested(whole, data, limit)
-    if layer is None and check:
-        deepest = partial(deepest_split, whole, dc.read_pairs(check), keep=keep, limit=limit)
+    if layer is None:
+        deepest = partial(deepest_split, whole, dc.read_pairs(check or ""), keep=keep, limit=limit)
         model, measured = deepest(**how)
         printing.note(f"split at {model.spec.split}: the deepest that keeps {keep:.0%} agreement")
     else:
-        model = dc.Model.split(whole, at="auto" if layer is None else layer, **how)
-        if layer is None:
-            printing.note(f"split at {model.spec.split}, half of the layers; --data DATA measures")
+        model = dc.Model.split(whole, at=layer, **how)
     if stand_in:
         from decoupled.methods.stand_in.fit import fit_stand_in
 
@@ -190,16 +190,6 @@ def _show_machine(facts: dict[str, dict[str, Any]]) -> None:
     printing.facts(facts["machine"] | facts["packages"])
     for what in ("runtime", "command"):
         printing.table((what, "state"), list(facts[f"{what}s"].items()))
-
-
-def _suggested(whole: dc.Model, data: str, limit: int) -> int:
-    from decoupled.train.suggest import suggest_split
-
-    pairs = opt.read_data([data], "stop")
-    with printing.progress_bar("layers") as bar:
-        suggestion = suggest_split(whole, pairs, limit=limit, progress=bar.reach)
-    printing.note(suggestion.line)
-    return suggestion.split
 
 
 def _report_split(model: dc.Model, output: Path, measured: list[Agreement], as_json: bool) -> None:

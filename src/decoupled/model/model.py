@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +21,6 @@ from decoupled.model.parts.table import TOKENS
 from decoupled.model.spec import CrossEmbed, ModelSpec, OneWay, Positions, Side
 from decoupled.model.split import with_split
 from decoupled.model.tokens import Tokenizer, text_spec
-
-if TYPE_CHECKING:
-    from decoupled.measure.pairs import Pair
 
 
 class InputComponent(nn.Module):
@@ -109,8 +105,7 @@ class Model:
         cls,
         source: str | Path | Model,
         *,
-        at: int | Literal["auto"],
-        data: Iterable[Pair] | None = None,
+        at: int,
         positions: Positions | None = None,
         cross_embed: CrossEmbed = "none",
         one_way: OneWay = (),
@@ -122,13 +117,10 @@ class Model:
         The weights stay as they are. `at=0` is the ordinary joint model. Positions default to `joint` there
         and to `restart` elsewhere. In the layers `one_way` (counted from 1, or `auto`) passages stay as they
         were stored and only the query advances: far cheaper, and in need of `distill`.
-
-        `at="auto"` splits at half of the layers; with pairs as `data`, at the deepest layer that
-        `suggest_split` recommends for a model that will be distilled.
         """
+        if not isinstance(at, int):
+            raise SpecError(f"at={at!r}; give a layer, or have agreement.deepest_split measure one")
         whole = source if isinstance(source, Model) else cls.open(source)
-        if at == "auto":
-            at = len(whole.spec.layers) // 2 if data is None else _suggested(whole, data)
         spec = with_split(
             whole.spec, at, positions=positions, cross_embed=cross_embed, one_way=one_way
         )
@@ -306,11 +298,3 @@ def build(spec: ModelSpec, tensors: Mapping[str, Tensor], *, part: Part = "all")
 def _full(tensor: Tensor) -> Tensor:
     """The tensor in full precision; integer codes of a quantised matrix stay codes."""
     return tensor.float() if tensor.is_floating_point() else tensor
-
-
-def _suggested(whole: Model, data: Any) -> int:
-    """The split that pairs suggest, by how much attention crosses between both texts in each layer.
-
-    `train` stands above this room, so it is loaded by its name, and only here.
-    """
-    return int(import_module("decoupled.train.suggest").suggest_split(whole, data).split)

@@ -27,7 +27,7 @@ from decoupled.train.objectives.adapt import ADAPT, Adapt, Adaptation, TeacherLo
 from decoupled.train.place import Progress
 from decoupled.train.recipe import Recipe, override
 from decoupled.train.reshape import same_tokens
-from decoupled.train.run import compile_layers, made_of
+from decoupled.train.run import made_of
 from decoupled.train.teachers import (
     Scale,
     TeacherAgreement,
@@ -221,8 +221,6 @@ def _train(
         own=teachers.own,
         logits_to_rank=target_scores if callable(target_scores) else None,
     )
-    if recipe.watch.compile:
-        compile_layers(student.net, objective.teacher)
     of = made_of(student, batches.examples.digest(), recipe)
     phase = Phase(objective=objective, batches=batches, recipe=recipe, folder=work, of=of)
     if watched is not None:

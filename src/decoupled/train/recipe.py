@@ -139,12 +139,8 @@ class Watch:
     """Steps between checkpoints, rounded up to whole updates; 0 saves none."""
     cache_targets: bool = True
     """Compute the teacher's logits once, when nothing else of it is needed."""
-    packed: bool = field(default=False, metadata=LATER)
-    """Distil without padding on a GPU, where the layers can; attention then has no dropout."""
     graphs: bool = field(default=True, metadata=LATER)
     """Capture steps as CUDA graphs, one for each shape of a batch, where the objective allows it."""
-    compile: bool = False
-    """Compile the layers of student and teacher (needs triton, or a C++ compiler on a CPU)."""
 
     def __post_init__(self) -> None:
         check(self, "from 1", "log_every")
@@ -278,6 +274,8 @@ def recipe_from(plain: Mapping[str, Any], kind: type[Settings]) -> Recipe:
     own = core.pop("settings", None)
     if own is None:
         own = _from_flat({n: v for n, v in plain.items() if n not in core}, kind)
+    # Fields that are gone, such as `watch.compile`, are passed over: a saved recipe must still open.
+    core = _shared_fields(core, to_json(Recipe(), later=True))
     try:
         settings = from_json(kind, own)
     except SpecError as error:

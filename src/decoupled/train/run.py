@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import PartialState
 
 from decoupled.errors import InputError
@@ -193,8 +192,6 @@ def train_model(
     skip = names.index(saved[1]["phase"]) if saved and saved[1]["phase"] in names else 0
     if begins and saved is None and how.start == "pca":
         start_projection(student.net, batches, data.task, recipe.seed)
-    if recipe.watch.compile:
-        compile_layers(student.net, guide)
     of = made_of(student, data.train.digest(), recipe) if work is not None else {}
     reports = []
     for phase in phases[skip:]:
@@ -270,15 +267,3 @@ def _judge(student: Model, data: Data, recipe: Recipe) -> Callable[[], float] | 
     split, bits = max(settings.splits, default=None), settings.projection.bits
     how = How(bits=bits, precision=recipe.precision, split=split)
     return lambda: evaluate_examples(student.net, tune, data.task, how)[data.task.metric]
-
-
-def compile_layers(*nets: PairEncoder | None) -> None:
-    """Compile both halves of a layer: the same code in every layer, so one compilation serves them all."""
-    # Training, judging and teaching are variants of it, and so are the rows that a head needs.
-    torch._dynamo.config.recompile_limit = max(32, torch._dynamo.config.recompile_limit)
-    # A variant that the compiler cannot do runs as it is; that is slower, and not worth losing a run for.
-    torch._dynamo.config.suppress_errors = True
-    stacks = [net.stack for net in nets if net is not None]
-    for block in (b for s in stacks for b in (*s.attention.values(), *s.ffn.values())):
-        if getattr(getattr(block, "attention", None), "compiles", True):
-            block.compile(dynamic=True)

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.nn.packing import Packing
 from decoupled.model.parts.head import HeadSpec
 from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.tasks import Task
@@ -17,7 +16,6 @@ from decoupled.train.loop.forward import (
     autocast,
     forward_pair,
 )
-from decoupled.train.loop.packed import packable, pays
 from decoupled.train.recipe import Recipe
 
 ROOM = 1 << 30
@@ -55,20 +53,19 @@ class Targets:
         pools = bool(layers) and head.dense is not None and not self.span
         self.pooled = torch.zeros(len(examples) if pools else 0, width, device=device)
 
-    def put(self, batch: Batch, outputs: PairOutputs, *, packed: bool) -> None:
+    def put(self, batch: Batch, outputs: PairOutputs) -> None:
         """Store the teacher's outputs for a batch."""
         index, real = self._index(batch)
         logits = outputs.logits if self.span else outputs.logits[:, None]
         self.values[index[real]] = logits[real].float()
         if layers := self.hidden.shape[1]:
-            packing, rows_N = self._tokens(batch)
+            real_BT, place_BT = self._places(batch)
             for number, states in enumerate(outputs.hidden[-layers:]):
-                kept = states if packed else packing.pack(states)
-                self.hidden[rows_N, number] = kept[0].to(self.hidden.dtype)
+                self.hidden[place_BT[real_BT], number] = states[real_BT].to(self.hidden.dtype)
         if len(self.pooled) and outputs.pooled is not None:
             self.pooled[batch.rows] = outputs.pooled.float()
 
-    def of(self, batch: Batch, *, packed: bool = False) -> PairOutputs | Tensor:
+    def of(self, batch: Batch) -> PairOutputs | Tensor:
         """The stored outputs for a batch, in the shapes of a forward pass."""
         index, real = self._index(batch)
         logits = self.values[index] * real[..., None]
@@ -76,8 +73,6 @@ class Targets:
         if not self.hidden.shape[1]:
             return logits
         real_BT, place_BT = self._places(batch)
-        if packed:
-            place_BT = Packing(real_BT, batch.real_tokens[2]).pack(place_BT)
         return PairOutputs(
             # Only the order of the heads matters to readers, so the pooled kinds share one name.
             by_head={"span" if self.span else "rank": logits},
@@ -96,12 +91,6 @@ class Targets:
         # Padding may point past the last value; `real` zeroes what it reads.
         return (start + place).clamp(max=len(self.values) - 1), real
 
-    def _tokens(self, batch: Batch) -> tuple[Packing, Tensor]:
-        """The packing of the real tokens of a batch of pairs, and the rows of their states."""
-        real_BT, place_BT = self._places(batch)
-        packing = Packing(real_BT, batch.real_tokens[2])
-        return packing, packing.pack(place_BT)[0]
-
     def _places(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Which tokens of the pairs are real, and the row of each one's states; padding has any row."""
         real_BT = torch.cat(batch.real, 1)
@@ -118,11 +107,10 @@ def soft_targets(
     targets = Targets(batches, teacher.spec.head(task.head), layers=layers, width=width, half=half)
     teacher.eval()
     with autocast(batches.device, recipe.precision):
-        packed = layers > 0 and packable(teacher) and pays(targets.values)
-        how = Pass(hidden=bool(layers), packed=packed, sides=False)
+        how = Pass(hidden=bool(layers))
         for batch in batches.walk(batches.ordered(EVALUATION_TOKENS)):
             outputs = forward_pair(teacher, batch, task.head, how=how)
-            targets.put(batch, outputs, packed=packed)
+            targets.put(batch, outputs)
     return targets
 
 

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Section, Series
+from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Point, Section, Series
 from decoupled.lab.report.sources import Json
-from decoupled.train.suggest import suggest
 
 LAYER = Axis(title="layer (0 is the embedding)", whole=True)
 DISTANCE = Axis(title="cosine distance", zero=True)
-UNTRAINED = " Training made it agree less, so its weights stay as they were."
 
 
 def layer_sections(studies: Sequence[Json]) -> list[Section]:
@@ -22,15 +20,8 @@ def layer_sections(studies: Sequence[Json]) -> list[Section]:
 
 def _layers(study: Json, number: int) -> Section:
     name = study["task"] if study["task"] != "pairs" else f"study-{number + 1}"
-    # From the curves, not from the file: all studies of a page are judged by one rule.
-    suggestion = suggest(study["crossing_query"], study["crossing_passage"])
-    at = suggestion.split
-    text = (
-        f"{PurePath(study['model']).name}, {study['pairs']} pairs. Suggested split: {at} of "
-        f"{study['layers']}, the deepest that leaves enough ({suggestion.remaining[at]:.0%}) of the "
-        "attention between both texts to the layers above."
-    )
-    figures = [_variance(study, name, at), _crossing(study, name, at)]
+    text = f"{PurePath(study['model']).name}, {study['pairs']} pairs."
+    figures = [_variance(study, name), _crossing(study, name)]
     figures += [_distance(study, name, side) for side in ("query", "passage")]
     commands = (study["command"],) if study.get("command") else ()
     drawn = tuple(replace(figure, commands=commands) for figure in figures)
@@ -42,7 +33,7 @@ def _curve(name: str, values: list[float], *, first: int = 0) -> Series:
     return Series(name=name, points=points, dashed=name.endswith("as split"))
 
 
-def _variance(study: Json, name: str, at: int) -> Lines:
+def _variance(study: Json, name: str) -> Lines:
     return Lines(
         name=f"{name}-variance",
         title="How much a passage's states vary with the query",
@@ -53,11 +44,10 @@ def _variance(study: Json, name: str, at: int) -> Lines:
         x=LAYER,
         y=DISTANCE,
         series=(_curve("passage tokens", study["variance"]),),
-        marks=(Mark(x=at, text=f"suggested split {at}"),),
     )
 
 
-def _crossing(study: Json, name: str, at: int) -> Lines:
+def _crossing(study: Json, name: str) -> Lines:
     return Lines(
         name=f"{name}-crossing",
         title="Attention that crosses between the texts",
@@ -68,7 +58,6 @@ def _crossing(study: Json, name: str, at: int) -> Lines:
             _curve("query looks at passage", study["crossing_query"], first=1),
             _curve("passage looks at query", study["crossing_passage"], first=1),
         ),
-        marks=(Mark(x=at + 0.5, text=f"suggested split {at}"),) if at else (),
     )
 
 
@@ -102,7 +91,7 @@ def _agreement(study: Json) -> Bars:
         name=f"adapted-{name}",
         title=f"{name}: agreement with {teachers}",
         caption=f"On {study['held_out']:,} queries that were set aside of those it learnt from "
-        f"({study['queries']:,} were left).{'' if study.get('trained', True) else UNTRAINED}",
+        f"({study['queries']:,} were left).",
         x=Axis(title="agreement", zero=True),
         bars=tuple(
             Bar(name=f"{metric}, {when}", value=study[when][metric], group=metric)

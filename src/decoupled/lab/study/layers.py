@@ -10,7 +10,8 @@ Shapes: B pairs in G groups of N, P passage tokens, T tokens of both texts, D wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,20 +24,18 @@ from decoupled.lab.bench.report import commit
 from decoupled.measure.pairs import Pair
 from decoupled.measure.table import ResultTable
 from decoupled.model.model import Model
+from decoupled.model.nn.block import Context
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.progress import Progress
-from decoupled.train.data.batches import Batch
+from decoupled.model.progress import Progress, counter
+from decoupled.model.spec import Side
+from decoupled.train.data.batches import Batch, Batches, repeated
 from decoupled.train.data.examples import Examples
+from decoupled.train.data.prepare import Prepared, prepare
 from decoupled.train.reshape import teacher_of
-from decoupled.train.suggest import (
-    CrossingSums,
-    Curve,
-    crossed,
-    judging,
-    layer_states,
-    study_batches,
-    suggest,
-)
+
+Curve = tuple[float, ...]
+TOKENS = 4096
+"""Padded tokens of a batch: every layer's states and scores are held at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +80,7 @@ def layers(
     queries: int = 5,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """How each layer uses the other text, how far splits depart from the joint model, and where to split.
+    """How each layer uses the other text, and how far splits depart from the joint model.
 
     `passages` are each read beside `queries` queries; `others` are models to compare, by name.
     """
@@ -94,9 +93,7 @@ def layers(
         queries=queries,
         progress=progress,
     )
-    suggestion = suggest(curves.crossing_query, curves.crossing_passage)
-    facts = {"kind": "layers", "commit": commit(), "task": ready.task.name, **curves.to_json()}
-    return {**facts, "suggestion": suggestion.to_json()}
+    return {"kind": "layers", "commit": commit(), "task": ready.task.name, **curves.to_json()}
 
 
 def layer_curves(
@@ -128,11 +125,89 @@ def layer_curves(
     # would be that of the position table. Positions that enter in the attention are relative.
     moving = joint.spec.encoder.embedding.positions
     still = Model.split(joint, at=0, positions="offset") if moving else joint
+    batches = Batches(chosen, joint.device, pad=joint.spec.text.pad)
+    step = counter(progress, len(chosen))
     with torch.inference_mode():
-        for batch in study_batches(joint, chosen, progress):
+        for batch in batches.walk(batches.ordered(TOKENS * queries)):
             sums.add(joint.net, batch)
             sums.add_variance(still.net, batch)
+            step(len(batch.rows))
     return sums.result(pairs=len(chosen), passages=chosen.groups)
+
+
+def judging(model: Model, data: Iterable[Pair], task: str, limit: int | None) -> Prepared:
+    """The pairs that judge a model, which must have a head."""
+    if not model.spec.heads:
+        raise InputError(
+            "the model has no head, so there is nothing to judge; fine-tune it first: "
+            "decoupled distill MODEL -o OUT --data DATA --recipe plain"
+        )
+    return prepare(data, model, task, train=False, limit=limit)
+
+
+def crossed(examples: Examples, *, passages: int, queries: int) -> Examples:
+    """Groups of one passage with `queries` queries: its own first, then some of other pairs."""
+    draw = np.random.default_rng(0)
+    order = draw.permutation(np.unique(examples.passage_of))[:passages]
+    every = np.unique(examples.query_of)
+    if len(every) < queries:
+        few = f"the data has {len(every)} different queries; give at least {queries}, so that passages"
+        raise InputError(f"{few} can be read beside several")
+    rows = []
+    for passage in order.tolist():
+        own = np.unique(examples.query_of[examples.passage_of == passage])
+        chosen = draw.permutation(own)[:queries].tolist()
+        rest = (q for q in draw.permutation(every).tolist() if q not in own)
+        chosen += islice(rest, queries - len(chosen))
+        rows += [(query, passage) for query in chosen]
+    query_of, passage_of = np.asarray(rows, np.int32).T
+    # Labels and scores are those of the first example: nothing here reads them.
+    alone = replace(examples, per_group=1, share="none", truth=None)
+    bare = alone.select(np.zeros(len(rows), np.int64))
+    return replace(bare, query_of=query_of, passage_of=passage_of, per_group=queries)
+
+
+# One batch ----------------------------------------------------------------------------------------
+
+
+def layer_states(net: PairEncoder, batch: Batch) -> tuple[list[Tensor], list[Context]]:
+    """States `[B,T,D]` of every layer at the model's own split, the embedding first, and cross contexts."""
+    query_real, passage_real = batch.real
+    query, query_end = _alone(net, "query", batch)
+    passage, passage_end = _alone(net, "passage", batch)
+    kept = [torch.cat(pair, 1) for pair in zip(query, passage, strict=True)]
+    x_BTD, frame = net.join(query_end, query_real, passage_end, passage_real, padded=True)
+    contexts: list[Context] = []
+
+    def observe(context: Context, _: Tensor, y_BTD: Tensor) -> None:
+        contexts.append(context)
+        kept.append(y_BTD)
+
+    net.stack(x_BTD, frame, first=net.spec.split, observe=observe)
+    return kept, contexts
+
+
+def _alone(net: PairEncoder, side: Side, batch: Batch) -> tuple[list[Tensor], Tensor]:
+    """States of one side up to the split, and what the cross component is given of it."""
+    ids, repeat = (getattr(batch, f"{side}_{name}") for name in ("ids", "repeat"))
+    inputs: list[Tensor] = []
+    end = net.hidden(
+        side,
+        repeated(ids, repeat),
+        batch.real[0 if side == "query" else 1],
+        query_length=batch.real[0].sum(1, keepdim=True),
+        padded=True,
+        observe=lambda _, x_BTD, __: inputs.append(x_BTD),
+    )
+    return [*inputs, end], net.restore(side, net.compress(side, end))
+
+
+def crossing(
+    net: PairEncoder, x_BTD: Tensor, context: Context, query: int
+) -> tuple[Tensor, Tensor]:
+    """Share of a layer's attention that crosses the boundary, by row: `[B,Q]` and `[B,P]`."""
+    share_BTT = net.stack.attending(context).weights(x_BTD, context).mean(1)
+    return share_BTT[:, :query, query:].sum(-1), share_BTT[:, query:, :query].sum(-1)
 
 
 class _Sums:
@@ -141,19 +216,23 @@ class _Sums:
     def __init__(self, layers: int, queries: int, compared: Mapping[str, Model]) -> None:
         self.layers, self.queries, self.compared = layers, queries, compared
         self.variance: list[list[float]] = []
-        self.crossing = CrossingSums(layers)
+        self.crossing = np.zeros((2, layers))
+        self.tokens = np.zeros(2)
         self.distance = {name: np.zeros((2, layers + 1)) for name in compared}
 
     def add(self, net: PairEncoder, batch: Batch) -> None:
-        joint = layer_states(net, batch)
+        states, contexts = layer_states(net, batch)
         query = batch.query_ids.shape[1]
         sides = (slice(0, query), slice(query, None))
         real = batch.real
-        self.crossing.add(net, batch, joint)
+        self.tokens += [int(mask.sum()) for mask in real]
+        for number, context in enumerate(contexts):
+            for side, share in enumerate(crossing(net, states[number], context, query)):
+                self.crossing[side, number] += float(share[real[side]].sum())
         for name, model in self.compared.items():
             # Layers that a model has beyond the joint one's have nothing to be compared with.
-            theirs = layer_states(model.net, batch).states[: self.layers + 1]
-            for number, (ours, other) in enumerate(zip(joint.states, theirs, strict=True)):
+            theirs = layer_states(model.net, batch)[0][: self.layers + 1]
+            for number, (ours, other) in enumerate(zip(states, theirs, strict=True)):
                 apart_BT = _apart(ours, other)
                 for side, rows in enumerate(sides):
                     total = apart_BT[:, rows][real[side]].sum()
@@ -165,7 +244,7 @@ class _Sums:
         groups = len(real_BP) // self.queries
         real_GP = real_BP.view(groups, self.queries, -1)[:, 0]
         means = []
-        for x_BTD in layer_states(net, batch).states:
+        for x_BTD in layer_states(net, batch)[0]:
             x_BPD = x_BTD[:, query:]
             x_GNPD = F.normalize(x_BPD, dim=-1).view(groups, self.queries, *x_BPD.shape[1:])
             centre = x_GNPD.mean(1, keepdim=True)
@@ -176,8 +255,8 @@ class _Sums:
 
     def result(self, *, pairs: int, passages: int) -> LayerStudy:
         variance = np.asarray(self.variance)
-        crossing_query, crossing_passage = self.crossing.curves()
-        tokens = self.crossing.tokens[:, None]
+        tokens = self.tokens[:, None]
+        crossing_query, crossing_passage = map(tuple, (self.crossing / tokens).tolist())
         distances = {}
         for name, sums in self.distance.items():
             query, passage = map(tuple, (sums / tokens).tolist())
@@ -207,11 +286,9 @@ def _rounded(value: Any) -> Any:
 
 
 def layer_table(study: Mapping[str, Any]) -> ResultTable:
-    """The curves of a study with its suggestion, for people."""
-    columns = ("layer", "variance", "query → passage", "passage → query", "left above")
-    crossing = (study["crossing_query"], study["crossing_passage"])
-    rows = []
-    for layer, left in enumerate(study["suggestion"]["remaining"]):
-        shares = [f"{curve[layer - 1]:.3f}" if layer else "" for curve in crossing]
-        rows.append((layer, study["variance"][layer], *shares, f"{left:.0%}"))
+    """The curves of a study, for people."""
+    columns = ("layer", "variance", "query → passage", "passage → query")
+    # The embedding has states and no attention.
+    shares = zip(*(["", *study[f"crossing_{side}"]] for side in ("query", "passage")), strict=True)
+    rows = [(n, study["variance"][n], *both) for n, both in enumerate(shares)]
     return ResultTable(columns=columns, rows=rows)

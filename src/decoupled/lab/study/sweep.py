@@ -16,6 +16,7 @@ import numpy as np
 
 from decoupled.errors import InputError
 from decoupled.lab.bench.report import commit
+from decoupled.lab.study.layers import judging
 from decoupled.lab.study.timing import timed
 from decoupled.measure.counts import published_speedup, token_layers_saved, work
 from decoupled.measure.metrics import answer_f1, kendall
@@ -42,7 +43,6 @@ from decoupled.train.place import Progress
 from decoupled.train.recipe import Recipe
 from decoupled.train.reshape import teacher_of
 from decoupled.train.run import Data, Setting, suited, train_model
-from decoupled.train.suggest import judging
 
 TRAINED_AS = ("name", "optimiser", "weights", "temperature", "seed")
 

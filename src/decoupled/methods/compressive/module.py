@@ -40,7 +40,6 @@ class Remembered(NamedTuple):
 class CompressiveAttention(DotProductAttention):
     """Which window comes before which is said by the frame; without that, it is ordinary attention."""
 
-    compiles = False  # what is remembered differs from batch to batch
     compress: nn.Module
 
     def __init__(

@@ -18,10 +18,6 @@ from decoupled.model.parts.linear import LinearSpec
 class DelightAttention(AttentionModule):
     """A unit of group linear layers on every token, and one head on what it gives."""
 
-    compiles = (
-        False  # units differ from layer to layer, and compiling each took longer than training
-    )
-
     def __init__(self, kind: Delight, *, width: int, dropout: float, linear: LinearSpec) -> None:
         super().__init__(kind, width=width, dropout=dropout, linear=linear)
         self.unit = GroupStack(kind.unit(width), linear)

@@ -9,7 +9,6 @@ from torch import Tensor
 from decoupled.model.parts.exits import EXITS
 from decoupled.train.data.batches import Batch
 from decoupled.train.loop.forward import Pass
-from decoupled.train.loop.packed import pays
 from decoupled.train.objectives.adapt import exit_loss, read_groups
 from decoupled.train.objectives.base import Objective
 from decoupled.train.recipe import Settings
@@ -35,7 +34,7 @@ class Exits(Objective):
         """The scalar to minimise, and the same by its name, detached."""
         projection = self.student.spec.projection
         bits = projection.bits if projection is not None else None
-        how = Pass(bits=bits, packed=pays(batch.query_ids), exits=True)
+        how = Pass(bits=bits, exits=True)
         outputs = read_groups(self.student, batch, how, vectors=False)
         teacher_B: Tensor | None = getattr(batch, "rank", None)
         target_GC = None if teacher_B is None else teacher_B.view_as(outputs.rank)

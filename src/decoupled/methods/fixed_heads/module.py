@@ -26,10 +26,6 @@ from decoupled.model.nn.frame import Frame, take
 class PatternedAttention(DotProductAttention):
     """The first heads follow fixed patterns, the others scores of their own."""
 
-    compiles = (
-        False  # patterns differ from head to head, and compiling each took longer than training
-    )
-
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         kind = cast(FixedPatterns, context.layer.attention)
         v_BHTK = self.split_heads(self.value(x_BTD))

@@ -41,8 +41,6 @@ class Round(NamedTuple):
 class LSHAttention(AttentionModule):
     """Dense where a text is short, or few rows are wanted; else chunk by chunk, with the same result."""
 
-    compiles = False  # sorts, and shapes that follow the text
-
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         kind, frame, rows = cast(LSH, context.layer.attention), context.frame, context.rows
         q_BHTK, v_BHTK = (self.split_heads(part(x_BTD)) for part in (self.query, self.value))

@@ -26,7 +26,6 @@ from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.spec import EncoderSpec, ModelSpec
 from decoupled.model.split import unsplit
 from decoupled.train.loop.forward import forward_text
-from decoupled.train.loop.packed import pays
 
 HIDDEN = 0.85
 """Share of the chosen tokens that the generator sees masked; it sees the others unchanged."""
@@ -90,7 +89,7 @@ class Electra(Mlm):
         ids_BT = batch.ids
         chance_BT = torch.rand(ids_BT.shape, generator=draw, device=ids_BT.device)
         seen_BT = torch.where(chosen_BT & (chance_BT < HIDDEN), self.mask, ids_BT)
-        y_BTD = forward_text(self.generator, batch.reading(seen_BT), packed=pays(ids_BT))
+        y_BTD = forward_text(self.generator, batch.reading(seen_BT))
         table_VE = table_of(self.student if self.settings.tied else self.generator)
         logits_MV = self.language(rows_at(y_BTD, place_M), table_VE).float()
         loss, accuracy = cross_entropy(logits_MV, labels_at(ids_BT, place_M))

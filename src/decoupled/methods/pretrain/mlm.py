@@ -19,7 +19,6 @@ from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.loop.forward import forward_text
-from decoupled.train.loop.packed import pays
 from decoupled.train.objectives.base import Objective
 from decoupled.train.recipe import Recipe
 
@@ -101,7 +100,7 @@ class Mlm(Objective):
 
     def read(self, batch: TextBatch) -> Tensor:
         """The states of all tokens."""
-        return forward_text(self.student, batch, packed=pays(batch.query_ids))
+        return forward_text(self.student, batch)
 
     def guess(
         self, y_BTD: Tensor, batch: TextBatch, chosen_BT: Tensor, name: str = "mlm"

@@ -41,7 +41,7 @@ from decoupled.train.loop.loop import Phase, accelerator_for, fit
 from decoupled.train.objectives.base import objective_named
 from decoupled.train.place import Progress, counted
 from decoupled.train.recipe import Recipe, override
-from decoupled.train.run import compile_layers, keep, made_of
+from decoupled.train.run import keep, made_of
 
 HEADS = "pretraining.safetensors"
 """File in a model folder with what was learnt beside the model, to go on with."""
@@ -176,8 +176,6 @@ def _goal(model: Model, recipe: Recipe, objective: str, tensors: Mapping[str, Te
     kind = cast(type[Mlm], objective_named(objective))
     goal = kind(student.net, recipe, mask=model.tokenizer.mask)
     goal.begin(tensors)
-    if recipe.watch.compile:
-        compile_layers(student.net, goal.generator if isinstance(goal, Electra) else None)
     return goal
 
 

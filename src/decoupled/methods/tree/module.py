@@ -81,7 +81,6 @@ def nodes_of(frame: Frame) -> Tree | None:
 class TreeAttentionModule(DotProductAttention):
     """Which rows are nodes is said by the frame; without that, it is ordinary attention."""
 
-    compiles = False  # as many nodes as a batch has
     weigh: nn.Module
 
     def __init__(

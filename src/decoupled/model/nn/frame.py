@@ -14,7 +14,6 @@ from typing import Any, TypeAlias, TypeVar, cast
 import torch
 from torch import Tensor
 
-from decoupled.model.nn.packing import Ends, Packing
 from decoupled.model.parts.structure import Structure
 
 T = TypeVar("T")
@@ -40,7 +39,7 @@ class Frame:
 
     `block_BT`, when given, numbers the block of each token; tokens then see their own block only.
     That is how the joint model imitates the input component. `padded` says whether some tokens are not
-    real; None looks, which on a GPU means to wait for it. `pack` says where texts end in a packed row.
+    real; None looks, which on a GPU means to wait for it.
     In a `causal` frame, that of a decoder, no token sees a later one, whatever the kind of attention.
     """
 
@@ -51,10 +50,8 @@ class Frame:
         block_BT: Tensor | None = None,
         *,
         padded: bool | None = None,
-        pack: Ends | None = None,
         causal: bool = False,
     ) -> None:
-        self.pack = pack
         self.links_BB: Tensor | None = None
         """`[B,B]`: which pairs of the batch each pair may hear from (`methods/hop`)."""
         self.before_B: Tensor | None = None
@@ -73,11 +70,6 @@ class Frame:
         if key not in self._made:
             self._made[key] = make()
         return cast(T, self._made[key])
-
-    def packed(self, packing: Packing) -> Frame:
-        """The real tokens of all texts in one row."""
-        position, real = (packing.pack(x) for x in (self.position_BT, self.real_BT))
-        return Frame(position, real, padded=False, pack=packing.ends)
 
     def mask(self, window: int | None, *, causal: bool = False) -> Tensor | None:
         """`[B,1,T|1,T]`, true where a token may look; None when every token sees every token."""

@@ -18,12 +18,11 @@ from torch import Tensor
 from decoupled.errors import InputError
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.nn.frame import ALL, FIRST, take
+from decoupled.model.nn.frame import ALL
 from decoupled.model.nn.head import Head, rows_needed
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import Side
 from decoupled.train.data.batches import Batch, repeated
-from decoupled.train.loop.packed import PackedPairs, packable, read_packed
 from decoupled.train.recipe import Precision
 
 EVALUATION_TOKENS = 1 << 16
@@ -43,10 +42,6 @@ class Pass:
     """Whether to keep the outputs of the cross layers."""
     input_states: bool = False
     """Whether to keep also the input of the first cross layer."""
-    packed: bool = False
-    """Whether to run the layers without padding, where every layer can and no scores are kept."""
-    sides: bool = True
-    """Whether to keep the states at the split."""
     scores: bool = False
     """Whether to keep the attention scores of the last layer."""
     all_scores: bool = False
@@ -81,11 +76,9 @@ class PairOutputs:
     """`[B,T]`, true for real tokens."""
     sides: tuple[SideStates, ...]
     hidden: tuple[Tensor, ...] = ()
-    """Outputs `[B,T,D]` of the cross layers, in order; the last one after the final norm. Of a pass without
-    padding, one row `[1,N,D]` of all pairs."""
-    moved: tuple[Tensor | None, ...] = ()
-    """Per cross layer, `[B,T]` real tokens that it computed: in a one-way layer those of the query. None is
-    all, where nothing is padded."""
+    """Outputs `[B,T,D]` of the cross layers, in order; the last one after the final norm."""
+    moved: tuple[Tensor, ...] = ()
+    """Per cross layer, `[B,T]` real tokens that it computed: in a one-way layer those of the query."""
     scores: tuple[Tensor, ...] = ()
     """Attention scores `[B,H,T,T]` before the softmax."""
     pooled: Tensor | None = None
@@ -112,8 +105,6 @@ def forward_pair(
         raise InputError(
             f"split={split} with joint positions; split the model with positions='restart' first"
         )
-    if how.packed and not (how.scores or how.all_scores) and packable(net):
-        return _forward_packed(net, batch, heads, split, how)
     keep = how.hidden or how.scores or how.all_scores
     query, passage = (_read_alone(net, side, batch, split, how) for side in ("query", "passage"))
     query_BQD, passage_BPD = (
@@ -161,41 +152,6 @@ def _pooled(
     return head.pool(y_BRD, real_BT) if head.dense is not None and heads[0] != "span" else None
 
 
-def _forward_packed(
-    net: PairEncoder, batch: Batch, heads: Sequence[HeadKind], split: int, how: Pass
-) -> PairOutputs:
-    """The pass without padding; hidden states stay in one packed row."""
-    observed: list[Tensor] = []
-    leaving = [one.layer for one in net.spec.exits] if how.exits else []
-
-    def observe(context: Context, x_BTD: Tensor, y_BTD: Tensor) -> None:
-        observed.append(y_BTD)
-
-    out = read_packed(
-        net,
-        batch,
-        split,
-        coded=None if how.bits is None else partial(fake_quantise, bits=how.bits),
-        bypass=how.bypass,
-        observe=observe if how.hidden or leaving else None,
-    )
-    packing, specs = out.packing, [net.spec.head(kind) for kind in heads]
-    every_row = any(head.reads_passages for head in specs)
-    rows, unpacked = (ALL, packing.unpack) if every_row else (FIRST, packing.first)
-    y_BRD = unpacked(out.last)
-    hidden = _kept(out.inputs, observed, out.last, how)
-    exits = (net.leave(n, unpacked(observed[n - 1 - split]), packing.real) for n in leaving)
-    return PairOutputs(
-        by_head=net.read(y_BRD, packing.real, rows, batch.query_ids.shape[1], heads),
-        real=packing.real,
-        sides=_sides(net, out) if how.sides else (),
-        hidden=hidden,
-        moved=(None,) * len(hidden),
-        pooled=_pooled(net, heads, y_BRD, take(packing.real, rows)) if how.hidden else None,
-        exits=tuple(exits),
-    )
-
-
 def _kept(first: Tensor, observed: list[Tensor], last: Tensor, how: Pass) -> tuple[Tensor, ...]:
     """Hidden states in order; the last ones after the final norm."""
     if not (how.hidden and observed):
@@ -203,27 +159,9 @@ def _kept(first: Tensor, observed: list[Tensor], last: Tensor, how: Pass) -> tup
     return (*((first,) if how.input_states else ()), *observed[:-1], last)
 
 
-def _sides(net: PairEncoder, out: PackedPairs) -> tuple[SideStates, ...]:
-    names: tuple[Side, Side] = ("query", "passage")
-    return tuple(
-        SideStates(
-            before=side.packing.unpack(side.before),
-            codes=side.packing.unpack(side.codes),
-            after=side.packing.unpack(side.after),
-            real=side.packing.real,
-            projected=net.spec.projected(name),
-            repeat=side.repeat,
-        )
-        for name, side in zip(names, out.sides, strict=True)
-    )
-
-
-def forward_text(net: PairEncoder, batch: Batch, *, packed: bool = False) -> Tensor:
+def forward_text(net: PairEncoder, batch: Batch) -> Tensor:
     """`[B,T,D]` every row of the last layer, for a batch of pairs or of single texts (no passages)."""
     split = net.spec.split
-    if packed and packable(net):
-        out = read_packed(net, batch, split)
-        return out.packing.unpack(out.last)
     sides: list[Side] = ["query", "passage"] if batch.passage_ids.shape[1] else ["query"]
     states = [_read_alone(net, side, batch, split, Pass()).after for side in sides]
     passage = states[1] if len(sides) > 1 else states[0][:, :0]

@@ -21,7 +21,6 @@ from decoupled.train.data.batches import Batch, repeated
 from decoupled.train.data.scored import ScoredBatch
 from decoupled.train.data.tasks import Task
 from decoupled.train.loop.forward import Pass, forward_pair
-from decoupled.train.loop.packed import packable, pays
 from decoupled.train.objectives.base import Objective
 from decoupled.train.recipe import Optimiser, Recipe, Settings, check, check_bits
 
@@ -101,7 +100,7 @@ class GroupOutputs:
     rank: Tensor
     """`[G,C]` rank logits, the query's own passage first."""
     hidden: tuple[Tensor, ...]
-    moved: tuple[Tensor | None, ...]
+    moved: tuple[Tensor, ...]
     """The tokens that each layer moved, as in `PairOutputs`."""
     vectors: tuple[Tensor, Tensor] | None
     """Unit vectors of the queries `[G,V]` and of the passages `[B,V]`, where they were asked for."""
@@ -190,16 +189,13 @@ class Adapt(Objective):
         self.student.eval()
         target_B, before = batch.rank, None
         if self.before is not None:
-            how = Pass(packed=self.packs(batch, self.before))
             with torch.no_grad():
                 near = bool(weights.vector_kd)
-                before = read_groups(self.before.eval(), batch, how, vectors=near)
+                before = read_groups(self.before.eval(), batch, vectors=near)
             target_B = target_B + self.own * before.rank.flatten().float()
-        nets = [net for net in (self.student, self.teacher) if net is not None]
         how = Pass(
             bits=self.settings.bits,
             hidden=bool(weights.lrs and self.teacher),
-            packed=self.packs(batch, *nets),
             exits=bool(weights.exits),
         )
         near = bool(weights.vector or (weights.vector_kd and before and before.vectors))
@@ -207,7 +203,7 @@ class Adapt(Objective):
         parts: Parts = {}
         if self.teacher is not None and weights.lrs:
             with torch.no_grad():
-                how = Pass(hidden=True, packed=how.packed, sides=False)
+                how = Pass(hidden=True)
                 teacher_outputs = forward_pair(self.teacher.eval(), batch, "rank", how=how)
             if self.logits_to_rank is not None:
                 target_B = self.logits_to_rank(teacher_outputs.by_head["rank"][:, 0].float())
@@ -225,14 +221,9 @@ class Adapt(Objective):
         total = torch.stack([weight * value for weight, value in parts.values()]).sum()
         return total, {name: value.detach() for name, (_, value) in parts.items()}
 
-    def packs(self, batch: Batch, *nets: PairEncoder) -> bool:
-        """Whether a batch runs without padding; not in a graph, which would serve its length alone."""
-        packed = pays(batch.query_ids) and not self.recipe.watch.graphs
-        return packed and all(map(packable, nets))
-
     def steady(self, batch: Batch) -> bool:
         """Whether steps can be captured: where the rank head has one value, as others need host numbers."""
-        return self.student.spec.reads("rank").kind == "rank" and not self.packs(batch)
+        return self.student.spec.reads("rank").kind == "rank"
 
     def _ranking(self, outputs: GroupOutputs, target_GC: Tensor) -> Parts:
         """The losses against the teacher's scores."""

@@ -15,7 +15,6 @@ from decoupled.train import losses
 from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.tasks import Task
 from decoupled.train.loop.forward import PairOutputs, Pass, forward_pair
-from decoupled.train.loop.packed import packable, pays
 from decoupled.train.objectives.base import Objective
 from decoupled.train.recipe import Distillation, Recipe
 from decoupled.train.targets import Targets, fits, soft_targets
@@ -49,12 +48,7 @@ class Distill(Objective):
             hidden=compared,
             input_states=compared and settings.lrs_from == "split",
             scores=bool(weights.attention),
-            sides=student.spec.projection is not None,
         )
-        # Where the last layer need only give its first row, padding costs less than all the others.
-        wide = compared or student.spec.head(task.head).reads_passages
-        nets = [net for net in (student, teacher) if net is not None]
-        self._packs = recipe.watch.packed and wide and all(packable(net) for net in nets)
         self.bridge = self._bridge(teacher) if compared else None
 
     def _cached_targets(self, teacher: PairEncoder, batches: Batches) -> Targets | None:
@@ -90,12 +84,11 @@ class Distill(Objective):
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise, and each loss before its weight, detached."""
-        kept = replace(self._kept, packed=self.packs(batch))
-        teacher, splits = self._teach(batch, kept), self.splits(batch.number)
+        teacher, splits = self._teach(batch), self.splits(batch.number)
         parts: dict[str, Tensor] = {}
         total: Tensor | None = None
         for split in splits:
-            how = replace(kept, split=split, bits=self.settings.projection.bits)
+            how = replace(self._kept, split=split, bits=self.settings.projection.bits)
             student = forward_pair(self.student, batch, self.task.head, how=how)
             for name, (weight, value) in self._compare(batch, student, teacher).items():
                 total = weight * value if total is None else total + weight * value
@@ -104,13 +97,9 @@ class Distill(Objective):
             raise InputError(f"every weight of the recipe {self.recipe.name!r} is 0; raise one")
         return total / len(splits), parts
 
-    def packs(self, batch: Batch) -> bool:
-        """Whether a batch runs without padding."""
-        return self._packs and pays(batch.query_ids)
-
     def steady(self, batch: Batch) -> bool:
-        """Whether steps can be captured: not with packed lengths, nor with splits drawn at random."""
-        return not self.packs(batch) and len(self.settings.splits) < 3
+        """Whether steps can be captured: not with splits that are drawn at random."""
+        return len(self.settings.splits) < 3
 
     def splits(self, number: int) -> Sequence[int | None]:
         """The splits that step `number` trains: the spec's own, or of several the sandwich of three."""
@@ -122,12 +111,12 @@ class Distill(Objective):
         return sorted(set(choices)) or [None]
 
     @torch.no_grad()
-    def _teach(self, batch: Batch, how: Pass) -> PairOutputs | Tensor | None:
+    def _teach(self, batch: Batch) -> PairOutputs | Tensor | None:
         if self._targets is not None:
-            return self._targets.of(batch, packed=how.packed)
+            return self._targets.of(batch)
         if self.teacher is None or not self.settings.weights.guided:
             return None
-        return forward_pair(self.teacher, batch, self.task.head, how=replace(how, sides=False))
+        return forward_pair(self.teacher, batch, self.task.head, how=self._kept)
 
     def _compare(
         self, batch: Batch, student: PairOutputs, teacher: PairOutputs | Tensor | None

@@ -35,8 +35,6 @@ class AttentionModule(nn.Module):
     `forward(x_BTD, context)` returns `[B,R,D]` for the rows of the context.
     """
 
-    compiles = True
-    """Whether one compilation serves all layers."""
     query: nn.Module
     key: nn.Module
     value: nn.Module

@@ -24,9 +24,6 @@ class DotProductAttention(AttentionModule):
     def look(self, x_BTD: Tensor, v_BHTK: Tensor, context: Context) -> Tensor:
         """`[B,H,R,K]` values by scaled dot products."""
         q_BHRK, k_BHTK = self._queries_and_keys(x_BTD, context)
-        # Packed rows hold several texts, so their ends take the place of a mask.
-        if context.frame.pack is not None:
-            return context.frame.pack.attend(q_BHRK, k_BHTK, v_BHTK)
         return self.attend(q_BHRK, k_BHTK, v_BHTK, self.mask(context))
 
     def mask(self, context: Context) -> Tensor | None:
