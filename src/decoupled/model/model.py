@@ -18,7 +18,6 @@ from decoupled.model import folder
 from decoupled.model.hf import checkpoint, convert
 from decoupled.model.nn.encoder import PairEncoder, Part
 from decoupled.model.parts.head import HeadKind, HeadSpec
-from decoupled.model.parts.table import TOKENS
 from decoupled.model.spec import CrossEmbed, ModelSpec, OneWay, Positions, Side
 from decoupled.model.split import with_split
 from decoupled.model.tokens import Tokenizer, text_spec
@@ -193,13 +192,6 @@ class Model:
             compact=compact,
         )
 
-    def save_hf(self, path: str | Path) -> None:
-        """Write a checkpoint that `transformers` loads; only a joint model (split 0) has one."""
-        self._whole("saved")
-        plain = self.with_plain_table()
-        convert.save(plain.spec, plain.net.state_dict(), Path(path))
-        (Path(path) / folder.TOKENIZER).write_text(self.tokenizer.json, encoding="utf-8")
-
     def input(self, side: Side) -> InputComponent:
         """The component that reads texts of one side alone."""
         if self.net.part == "cross":
@@ -228,21 +220,6 @@ class Model:
             )
         heads = tuple(replace(h, rank_label=label) if h is head else h for h in self.spec.heads)
         return self.rebuild(replace(self.spec, heads=heads), {"did": "rank by", "label": label})
-
-    def with_plain_table(self) -> Model:
-        """The model with one full row per token in its table; a table that depends on positions stays."""
-        embedding = self.spec.encoder.embedding
-        plain = replace(embedding, table=None, bits=None)
-        # A table whose vectors depend on positions has no single row per token to fold into.
-        if embedding == plain or embedding.tokens.placed or self.net.embedding is None:
-            return self
-        with torch.no_grad():
-            rows_VD = self.net.embedding.tokens(torch.arange(embedding.vocab, device=self.device))
-        own, others = f"{TOKENS}.", self.net.state_dict().items()
-        kept = {n: t.clone() for n, t in others if not n.startswith(own)}
-        spec = replace(self.spec, encoder=replace(self.spec.encoder, embedding=plain))
-        net = build(spec, {**kept, f"{own}weight": rows_VD})
-        return Model(net, self.tokenizer, [*self.history, {"did": "fold the token table"}])
 
     def rebuild(self, spec: ModelSpec, did: Mapping[str, Any], *, seed: int = 0) -> Model:
         """The same weights under another spec; tensors that only the new one has start afresh.
