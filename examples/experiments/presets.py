@@ -182,7 +182,7 @@ def with_plain_table(model: Model) -> Model:
     embedding, net = model.spec.encoder.embedding, model.net
     plain = replace(embedding, table=None, bits=None)
     # A table whose vectors depend on positions has no single row per token to fold into.
-    if embedding == plain or embedding.tokens.placed or net.embedding is None:
+    if embedding == plain or embedding.tokens.placed:
         return model
     with torch.no_grad():
         rows_VD = net.embedding.tokens(torch.arange(embedding.vocab, device=model.device))

@@ -375,9 +375,9 @@ def test_fixed_layers_split_exactly(start, sample):
     ids = torch.arange(10, 22).view(2, 6)
     real = torch.ones(2, 6, dtype=torch.bool)
     with torch.no_grad():
-        alone, _ = made.input("passage")(ids[:1, :4], real[:1, :4])
+        alone, _ = made.net.input("passage", ids[:1, :4], real[:1, :4])
         real[0, 4:] = False
-        batched, _ = made.input("passage")(ids, real)
+        batched, _ = made.net.input("passage", ids, real)
     close(batched[:1, :4], alone, 1e-5)
 
 

@@ -276,8 +276,6 @@ def test_it_belongs_to_the_model_and_not_to_its_fingerprint(learned, tmp_path):
     with torch.no_grad():
         loaded.net.late.weight.add_(1)
     assert Model(loaded.net, loaded.tokenizer).fingerprint == learned.fingerprint
-    assert Model.load(tmp_path / "m", part="input").net.late is None
-    assert Model.load(tmp_path / "m", part="cross").net.late is not None
     assert Model.split(learned, at=1).spec.late is None
     assert "late" not in to_json(replace(learned.spec, late=None))
     one_sided = ProjectionSpec(width=12, query=False)
