@@ -9,14 +9,20 @@ memory is its profiler's sum over all operations (`requested`); what a machine h
 from __future__ import annotations
 
 import json
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from decoupled.lab.bench.shapes import SHAPES
 from decoupled.lab.script import options, write_report
-from decoupled.lab.study.timing import memory, query_run
+from decoupled.lab.study.timing import query_run
 from decoupled.measure.counts import published_flops, published_speedup
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
@@ -88,6 +94,72 @@ def bytes_of(model: Model, at: int, query: int, passage: int) -> dict[str, int]:
     ids = [np.ones(n, np.int32) for n in (query, passage)]
     run = query_run(Model.split(model, at=at), ids[0], [ids[1]], "span", "fp32")
     return vars(memory(run))
+
+
+# Memory -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes beyond what was there before."""
+
+    peak: int
+    """Most bytes held at once in living tensors, batch after batch."""
+    requested: int
+    """Sum over all operations, as the profiler of DeFormer counts: not what a machine needs."""
+
+
+def memory(run: Callable[[], object]) -> Memory:
+    """The memory of one call on the CPU, without gradients."""
+    watcher = _Watcher()
+    with torch.no_grad(), _one_thread(), watcher:
+        run()
+    return Memory(peak=watcher.peak, requested=watcher.requested)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Batches stay in the calling thread, the only one that a watcher sees."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operation and the storages that it makes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak = self.requested = self._held = 0
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        inputs = {id(s) for s in _storages((args, kwargs))}
+        result = func(*args, **(kwargs or {}))
+        for storage in _storages(result):
+            if id(storage) not in inputs and storage not in self._known:
+                self._count(storage)
+        return result
+
+    def _count(self, storage: Any) -> None:
+        size = storage.nbytes()
+        self._known.add(storage)
+        self._held += size
+        self.requested += size
+        self.peak = max(self.peak, self._held)
+        weakref.finalize(storage, self._free, size)
+
+    def _free(self, size: int) -> None:
+        self._held -= size
+
+
+def _storages(values: Any) -> list[Any]:
+    return [x.untyped_storage() for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
 
 
 if __name__ == "__main__":

@@ -48,7 +48,6 @@ CODECS = (
     "fp16",
     "int8",
     "int4",
-    "residual:2",
     "project:96+fp16",
     NARROW,
     "project:96+int4",

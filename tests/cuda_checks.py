@@ -37,7 +37,6 @@ CASES: dict[str, dict[str, Any]] = {
     "exact, int8": {"codec": "int8"},
     "exact, int4": {"codec": "int4"},
     "exact, project+int8": {"codec": "project:64+int8"},
-    "exact, residual codes": {"codec": "residual:2"},
     "learned projection, int8": {"codec": "int8", "projection": 64},
     "tables at the split": {"codec": "int8", "tables": "add_ln"},
     "one-way": {"one_way": True},

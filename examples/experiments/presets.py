@@ -23,8 +23,10 @@ from stored import load_examples, save_examples
 from decoupled import Model, read_pairs
 from decoupled.measure.pairs import Pair
 from decoupled.methods.pretrain.gazetteer import made_gazetteer
+from decoupled.model.model import build
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import SelfAttention
+from decoupled.model.parts.table import TOKENS
 from decoupled.model.split import unsplit
 from decoupled.model.tokens import Passage, Tokenizer
 from decoupled.train.data.examples import Examples
@@ -164,14 +166,31 @@ class Place:
 
     def bare(self, model: Model, dataset: str) -> Model:
         """The encoder of a model that was trained for something else, with the lengths of a dataset."""
-        plain = unsplit(model.with_plain_table().spec)
+        model = with_plain_table(model)
+        plain = unsplit(model.spec)
         spec = replace(plain, heads=(), vector=None, late=None, exits=(), scoring=None)
-        encoder = model.with_plain_table().rebuild(spec, {"did": "keep the encoder"})
+        encoder = model.rebuild(spec, {"did": "keep the encoder"})
         return with_text(encoder, **DATASETS[dataset]["lengths"])
 
     def onto_gpu(self, model: Model) -> Model:
         """The model where it is run: on the GPU if there is one and this is no smoke run."""
         return model.to("cuda") if torch.cuda.is_available() and not self.smoke else model
+
+
+def with_plain_table(model: Model) -> Model:
+    """The model with one full row per token in its table; a table that depends on positions stays."""
+    embedding, net = model.spec.encoder.embedding, model.net
+    plain = replace(embedding, table=None, bits=None)
+    # A table whose vectors depend on positions has no single row per token to fold into.
+    if embedding == plain or embedding.tokens.placed:
+        return model
+    with torch.no_grad():
+        rows_VD = net.embedding.tokens(torch.arange(embedding.vocab, device=model.device))
+    own = f"{TOKENS}."
+    kept = {n: t.clone() for n, t in net.state_dict().items() if not n.startswith(own)}
+    spec = replace(model.spec, encoder=replace(model.spec.encoder, embedding=plain))
+    folded = build(spec, {**kept, f"{own}weight": rows_VD})
+    return Model(folded, model.tokenizer, [*model.history, {"did": "fold the token table"}])
 
 
 @cache

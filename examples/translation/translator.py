@@ -202,8 +202,8 @@ class Translator(nn.Module):
         self.embeddings = nn.ModuleDict({"target": Embedding(spec.target)})
         if not spec.tied:
             self.embeddings["source"] = Embedding(spec.source)
-        self.encoder = Stack(spec.source, first=0, last=len(spec.source.layers))
-        self.decoder = Stack(spec.target, first=0, last=len(spec.target.layers))
+        self.encoder = Stack(spec.source)
+        self.decoder = Stack(spec.target)
 
     def initialise(self) -> Translator:
         """Begin anew, from torch's generator: rows whose products with a normalised state are of size 1."""

@@ -5,12 +5,19 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+import torch
+
 from decoupled.lab.bench.shapes import SHAPES
 
 
-def test_a_split_asks_for_less_memory_and_the_printed_values_are_the_papers(monkeypatch):
+@pytest.fixture
+def deformer(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    deformer = import_module("deformer")
+    return import_module("deformer")
+
+
+def test_a_split_asks_for_less_memory_and_the_printed_values_are_the_papers(deformer, monkeypatch):
     monkeypatch.setattr(deformer, "SPLIT", 2)
     monkeypatch.setattr(deformer, "DECOMPOSED", (2, 47.7, 359.7))
     for name in ("BERT-base", "BERT-large"):
@@ -24,3 +31,13 @@ def test_a_split_asks_for_less_memory_and_the_printed_values_are_the_papers(monk
     whole, split = found["models"]["BERT-large"], found["models"]["BERT-large, split"]
     assert split["gflops"] <= whole["gflops"] and split["requested_mb"] < whole["requested_mb"]
     assert whole["printed"] == {"gflops": 204.1, "memory_mb": 1549.6}
+
+
+def test_memory_counts_what_lives_and_what_was_asked_for(deformer):
+    x = torch.zeros(1000, 100)
+    size = x.numel() * 4
+    one = deformer.memory(lambda: x + 1)
+    assert one.peak == one.requested == size
+    chain = deformer.memory(lambda: [(x + n).sum() for n in range(5)])
+    assert size < chain.peak < 1.1 * size and chain.requested == 5 * (size + 4)
+    assert deformer.memory(lambda: x.view(-1)[:10]).requested == 0

@@ -11,7 +11,6 @@ import torch
 
 from decoupled.errors import InputError
 from decoupled.lab.study.layers import crossed, crossing, layer_curves, layer_states
-from decoupled.lab.study.timing import memory
 from decoupled.model.model import Model
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.examples import Examples
@@ -74,33 +73,6 @@ def test_pair_tasks_have_curves_too(model):
     whole = model("bert", "classes", num_labels=2)
     full = tokenise(class_pairs(32), whole.tokenizer, TASKS["boolq"], train=False)
     assert np.isfinite(layer_curves(whole, full, passages=4, queries=3).variance).all()
-
-
-# Memory -------------------------------------------------------------------------------------------
-
-
-def test_memory_counts_what_lives_and_what_was_asked_for():
-    x = torch.zeros(1000, 100)
-    size = x.numel() * 4
-    one = memory(lambda: x + 1)
-    assert one.peak == one.requested == size
-    chain = memory(lambda: [(x + n).sum() for n in range(5)])
-    assert size < chain.peak < 1.1 * size and chain.requested == 5 * (size + 4)
-    assert memory(lambda: x.view(-1)[:10]).requested == 0
-
-
-def test_a_split_holds_less_than_the_joint_model(model):
-    whole = model("bert", "rank")
-    query, passage = torch.full((1, 6), 7), torch.full((1, 60), 8)
-    real = [torch.ones_like(ids, dtype=torch.bool) for ids in (query, passage)]
-
-    def pair(tested: Model):
-        with torch.no_grad():
-            q = tested.net.input("query", query, real[0])[0]
-            p = tested.net.input("passage", passage, real[1], query_length=6)[0]
-        return memory(lambda: tested.net.cross(q, real[0], p, real[1], heads=["rank"]))
-
-    assert pair(Model.split(whole, at=2)).requested < pair(whole).requested
 
 
 def test_the_states_of_the_layers_are_those_of_the_model(family, model):

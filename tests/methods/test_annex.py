@@ -13,7 +13,6 @@ import pytest
 
 import decoupled
 from decoupled.model import annex
-from decoupled.model.codec.codec import RESIDUAL
 
 SOURCE = Path(decoupled.__file__).parent
 FOLDERS = sorted(p.name for p in (SOURCE / "methods").iterdir() if (p / "__init__.py").exists())
@@ -23,7 +22,7 @@ OUTSIDE = {"methods", "lab", "cli"}
 
 def test_the_table_names_folders_that_are_there_and_each_folder_is_named():
     named = {*annex.KINDS.values(), *annex.SHRINKING.values()}
-    named |= {module.partition(".")[0] for module in (*annex.OBJECTIVES.values(), RESIDUAL)}
+    named |= {module.partition(".")[0] for module in annex.OBJECTIVES.values()}
     # `split --stand-in` names the first, `fit_scoring` the second.
     assert named | {"stand_in", "scores"} == set(FOLDERS)
     for tag in annex.KINDS:
@@ -54,7 +53,6 @@ from decoupled.errors import SpecError
 from decoupled.methods.names import described, parse
 from decoupled.methods.shrink import shrink
 from decoupled.model import annex
-from decoupled.model.codec.codec import RESIDUAL
 
 gone, checkpoint = sys.argv[1], sys.argv[2]
 tiny.save_tiny(checkpoint, "bert", "rank", tokenizer=True)

@@ -64,7 +64,7 @@ def decoder(model, **options) -> tuple[EncoderSpec, Stack]:
     spec = rebuilt(model("bert", "classes"), kind, more).spec.encoder
     spec = replace(spec, **options)
     torch.manual_seed(2)
-    return spec, Stack(spec, first=0, last=len(spec.layers)).eval()
+    return spec, Stack(spec).eval()
 
 
 def test_a_causal_token_sees_itself_and_those_before_it(causal):
@@ -127,7 +127,7 @@ def test_in_a_causal_frame_no_kind_looks_ahead(model):
     kind = Causal(heads=HEADS, head_width=8)
     plain = model("bert", "classes")
     stack, x = plain.net.stack, random(2, 5, WIDTH)
-    same = Stack(rebuilt(plain, kind).spec.encoder, first=0, last=len(stack.spec.layers)).eval()
+    same = Stack(rebuilt(plain, kind).spec.encoder).eval()
     same.load_state_dict(stack.state_dict())
     frame = frame_of(2, 5)
     causal = Frame(frame.position_BT, frame.real_BT, causal=True)

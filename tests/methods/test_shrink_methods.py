@@ -375,9 +375,9 @@ def test_fixed_layers_split_exactly(start, sample):
     ids = torch.arange(10, 22).view(2, 6)
     real = torch.ones(2, 6, dtype=torch.bool)
     with torch.no_grad():
-        alone, _ = made.input("passage")(ids[:1, :4], real[:1, :4])
+        alone, _ = made.net.input("passage", ids[:1, :4], real[:1, :4])
         real[0, 4:] = False
-        batched, _ = made.input("passage")(ids, real)
+        batched, _ = made.net.input("passage", ids, real)
     close(batched[:1, :4], alone, 1e-5)
 
 
@@ -594,25 +594,6 @@ def test_any_chunk_gives_the_same(start, sample, tokens):
     assert made.fingerprint == start.fingerprint, "an index stays valid"
 
 
-# Elsewhere ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "text", ["fix-heads:assign=order", "low-rank:rank=8", "quantise", "complex-embedding"]
-)
-def test_smaller_forms_are_no_checkpoint(model, sample, tmp_path, text):
-    whole = model("bert", "classes", num_hidden_layers=2)
-    made = apply(whole, parse(text), sample)
-    with pytest.raises(SpecError, match=r"bert cannot express this model: .*own format"):
-        made.save_hf(tmp_path / "hf")
-
-
-def test_pruned_layers_are_a_checkpoint_where_the_family_knows_them(model, tmp_path):
-    made = apply(model("bert", "classes", num_hidden_layers=2), parse("keep-layers:layers=1"))
-    made.save_hf(tmp_path / "hf")
-    assert len(Model.open(tmp_path / "hf").spec.layers) == 1
-
-
 # What only a model can decide ----------------------------------------------------------------------
 
 
@@ -710,15 +691,3 @@ def test_options_are_read():
     assert parse("prune-heads:share=0.4,by=random,below=none").below is None
     assert parse("layerdrop:seed=0").seed == 0
     assert parse("quantise:bits=4,inputs=float").bits == 4
-
-
-@pytest.mark.parametrize(
-    "text", ["factorise-embedding:rank=8", "band-embedding", "define:rank=8,steps=1"]
-)
-def test_a_token_table_is_folded_into_a_checkpoint(model, sample, tmp_path, text):
-    made = apply(model("bert", "classes", num_hidden_layers=2), parse(text), sample)
-    made.save_hf(tmp_path / "hf")
-    again = Model.open(tmp_path / "hf")
-    assert again.spec.encoder.embedding.table is None
-    ids, real = torch.arange(5, 15)[None], torch.ones(1, 10, dtype=torch.bool)
-    torch.testing.assert_close(*(m.net.input("query", ids, real)[0] for m in (again, made)))

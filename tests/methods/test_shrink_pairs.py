@@ -164,5 +164,5 @@ def test_every_family(text, family, model):
         return
     ids = torch.arange(10, 18)[None]
     real = torch.ones_like(ids, dtype=torch.bool)
-    states, _ = made.input("query")(ids, real)
-    assert made.cross()(states, real, states, real, ["rank"])["rank"].isfinite().all()
+    states, _ = made.net.input("query", ids, real)
+    assert made.net.cross(states, real, states, real, ["rank"])["rank"].isfinite().all()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import tracemalloc
-from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file, save_file
 
 from decoupled.errors import InputError, WeightsError
-from decoupled.methods.residual import codec as residual
 from decoupled.model.codec import (
     Codec,
     CodeLayout,
@@ -34,14 +32,10 @@ NAMES = [
     "fp16",
     "int8",
     "int4",
-    "residual:2",
-    "residual:4",
     "project:10+fp32",
     "project:10+fp16",
     "project:10+int8",
     "project:9+int4",
-    "project:10+residual:2",
-    "project:9+residual:4",
 ]
 
 
@@ -88,7 +82,7 @@ def test_spelling_is_forgiven() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("int9", "there is no 'int9'; known are fp32, fp16, int8, int4, residual:2"),
+        ("int9", "there is no 'int9'; known are fp32, fp16, int8, int4, and project:W"),
         ("int9", "Examples: int8, project:96\\+int8"),
         ("", "there is no ''; known are"),
         ("int8:4", "there is no 'int8:4'"),
@@ -97,7 +91,7 @@ def test_spelling_is_forgiven() -> None:
         ("project:0+int8", "lacks the width"),
         ("project:-3+int8", "lacks the width"),
         ("project:²+int8", "lacks the width"),
-        ("residual:3", "lacks the bits per coordinate; write residual:2 or residual:4"),
+        ("residual:2", "residual codes are read up to version 0.1; build the index again"),
         ("int8+fp16", "has int8 before its end, but a quantiser comes last"),
         ("project:9+project:5+int4", "projects 2 times.*write project:5\\+int4"),
     ],
@@ -124,7 +118,6 @@ def test_needs_fit_is_having_tensors(name: str, fitted: dict[str, Codec]) -> Non
         ("project:192+int8", 768, 29_100),
         ("project:96+int8", 384, 14_700),
         ("project:96+int4", 384, 7_500),
-        ("project:96+residual:2", 384, 4_200),
         ("project:64+fp16", 384, 19_200),
     ],
 )
@@ -177,13 +170,6 @@ def decode_by_hand(token: bytes, layout: CodeLayout) -> np.ndarray:
                 z[i] = np.frombuffer(codes, "i1")[i] * scale
             case "int4":
                 z[i] = ((codes[i // 2] >> (4 * (i % 2)) & 15) - 8) * scale
-            case "residual":
-                tables = layout.residual
-                assert tables is not None
-                each = 8 // tables.bits
-                code = codes[i // each] >> (tables.bits * (i % each)) & (2**tables.bits - 1)
-                number = np.frombuffer(token, "<u2", 1, tables.id_at)[0]
-                z[i] = tables.levels[code] * scale * tables.spread[i] + tables.centroids[number, i]
     return z if layout.restore is None else z @ layout.restore.matrix + layout.restore.bias
 
 
@@ -273,7 +259,7 @@ def test_a_value_out_of_reach_is_refused(name: str, value: float, limit: str) ->
         fit_codec(name, states).encode(states)
 
 
-@pytest.mark.parametrize("name", ["project:10+fp32", "project:10+int8", "residual:2"])
+@pytest.mark.parametrize("name", ["project:10+fp32", "project:10+int8"])
 def test_an_overflowing_product_is_refused(name: str, fitted: dict[str, Codec]) -> None:
     states = one_text(np.full((2, WIDTH), 3e38, np.float32))
     with pytest.raises(InputError, match="holds at most"):
@@ -354,91 +340,18 @@ def test_a_projection_that_does_not_fit_is_refused(sample: States) -> None:
 def test_a_sample_that_does_not_serve_is_refused(sample: States) -> None:
     with pytest.raises(InputError, match="fitted on 7 tokens, but needs at least 10"):
         fit_codec("project:10+int8", states_like(7))
-    with pytest.raises(InputError, match="fitted on 255 tokens, but needs at least 256"):
-        fit_codec("residual:2", states_like(255))
-    with pytest.raises(InputError, match="hardly differ"):
-        fit_codec("residual:2", one_text(np.ones((300, 8), np.float32)))
     with pytest.raises(InputError, match="not finite at token 1"):
         fit_codec("project:2+int8", one_text(np.array([[1, 2], [np.nan, 1]], np.float32)))
     with pytest.raises(InputError, match=r"shape \[0\], expected \[tokens, width\]"):
         fit_codec("int8", States(np.zeros(0, np.float32), np.zeros(0, np.int64)))
 
 
-# Residual -----------------------------------------------------------------------------------------
-
-
-def test_bits_and_centroids_lower_the_error(sample: States) -> None:
-    unseen = states_like(1000, seed=1)
-    two, four = (squared_error(fit_codec(f"residual:{b}", sample), unseen) for b in (2, 4))
-    few = squared_error(fit_codec("residual:2", states_like(300)), unseen)
-    total = float(unseen.values.var(axis=0).sum())
-    assert four < 0.2 * two
-    assert two < 0.8 * few
-    # Two bits alone leave 0.1175 of a Gaussian's variance; the centroids must take their part.
-    assert two < 0.09 * total
-
-
 def test_tensors_of_a_codec_are_of_the_expected_shape() -> None:
     some = np.ones((2, 3), np.float32)
-    assert float_tensor({"a": some}, "a", (None, 3)).shape == (2, 3)
+    assert float_tensor({"a": some}, "a", (2, 3)).shape == (2, 3)
     for wrong in (some[:0], some[:, :2], some[0]):
-        with pytest.raises(WeightsError, match=r"expected \['any', 3\]; was it made for another"):
-            float_tensor({"a": wrong}, "a", (None, 3))
-
-
-def test_levels_are_means_of_their_values_and_one_without_any_stays() -> None:
-    values = np.array([5.0] * 97 + [9.0] * 3, np.float32)
-    assert residual.lloyd_levels(values, 4).tolist() == [5, 5, 5, 9]
-    assert residual.lloyd_levels(np.array([0, 1, 10, 12], np.float32), 2).tolist() == [0.5, 11]
-
-
-def test_centroids_grow_with_the_sample_up_to_two_bytes() -> None:
-    assert [residual.centroid_count(n) for n in (256, 3000, 70_000)] == [16, 128, 4096]
-    assert residual.centroid_count(10**9) == 65536
-
-
-def test_nearest_is_nearest_whatever_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    rows, centroids = (rng.normal(size=(n, 6)).astype(np.float32) for n in (50, 23))
-    distance = np.square(rows[:, None] - centroids).sum(axis=2)
-    monkeypatch.setattr(residual, "ROWS", 7)
-    monkeypatch.setattr(residual, "COLUMNS", 5)
-    found = residual.nearest(rows, centroids, residual.half_norms(centroids))
-    np.testing.assert_array_equal(found, distance.argmin(axis=1))
-
-
-def test_kmeans_moves_to_the_middle_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
-
-    def spread() -> float:
-        centroids = residual.kmeans(rows, 32, np.random.default_rng(1))
-        ids = residual.nearest(rows, centroids, residual.half_norms(centroids))
-        return float(np.square(rows - centroids[ids]).sum())
-
-    moved = spread()
-    monkeypatch.setattr(residual, "ROUNDS", 0)
-    assert moved < 0.9 * spread()
-
-
-def test_kmeans_survives_fewer_places_than_centroids() -> None:
-    rows = np.repeat(np.eye(3, dtype=np.float32), 40, axis=0)
-    centroids = residual.kmeans(rows, 8, np.random.default_rng(0))
-    ids = residual.nearest(rows, centroids, residual.half_norms(centroids))
-    np.testing.assert_allclose(centroids[ids], rows, atol=1e-6)
-
-
-def test_levels_are_those_of_lloyd_and_max() -> None:
-    normal = np.array([NormalDist().inv_cdf((i + 0.5) / 20_000) for i in range(20_000)], np.float32)
-    levels = residual.lloyd_levels(normal, 4)
-    np.testing.assert_allclose(levels, [-1.510, -0.4528, 0.4528, 1.510], atol=0.002)
-
-
-def test_a_number_of_no_centroid_is_refused(fitted: dict[str, Codec], sample: States) -> None:
-    made = fitted["residual:2"]
-    encoded = made.encode(sample)
-    encoded.values[5, -2:] = 255
-    with pytest.raises(InputError, match="names centroid 65535, but the codec has 128"):
-        made.decode(encoded)
+        with pytest.raises(WeightsError, match=r"expected \[2, 3\]; was it made for another"):
+            float_tensor({"a": wrong}, "a", (2, 3))
 
 
 # Batches ------------------------------------------------------------------------------------------
@@ -490,7 +403,7 @@ def read_only(values: np.ndarray) -> np.ndarray:
     return copy
 
 
-@pytest.mark.parametrize("name", ["int8", "project:10+int8", "residual:4"])
+@pytest.mark.parametrize("name", ["int8", "project:10+int8", "int4"])
 def test_decoding_into_a_buffer(name: str, fitted: dict[str, Codec], sample: States) -> None:
     made = fitted[name]
     encoded = made.encode(sample)
@@ -512,7 +425,7 @@ def test_other_widths_are_refused(fitted: dict[str, Codec]) -> None:
         made.decode(Encoded(np.zeros((3, 26), np.uint8), np.array([3])))
 
 
-@pytest.mark.parametrize("name", ["int8", "project:8+int8", "project:8+residual:2"])
+@pytest.mark.parametrize("name", ["int8", "project:8+int8", "project:8+int4"])
 def test_scratch_memory_is_bounded(name: str) -> None:
     states = states_like(60_000, width=16)
     made = fit_codec(name, states_like(600, width=16))
@@ -550,7 +463,7 @@ def test_loading_is_the_inverse_of_saving(
     np.testing.assert_array_equal(loaded.decode(encoded).values, made.decode(encoded).values)
 
 
-@pytest.mark.parametrize("name", ["project:10+int8", "project:10+int4", "residual:2"])
+@pytest.mark.parametrize("name", ["project:10+int8", "project:10+int4"])
 def test_a_fit_is_repeatable(name: str, sample: States) -> None:
     first, second, other = (fit_codec(name, sample, seed=s).tensors() for s in (4, 4, 5))
     assert list(first) == list(second)
@@ -560,7 +473,7 @@ def test_a_fit_is_repeatable(name: str, sample: States) -> None:
 
 
 def test_damaged_tensors_are_refused(fitted: dict[str, Codec]) -> None:
-    name = "project:10+residual:2"
+    name = "project:10+int8"
     good = fitted[name].tensors()
 
     def load_with(**changed: np.ndarray | None) -> None:
@@ -573,20 +486,10 @@ def test_damaged_tensors_are_refused(fitted: dict[str, Codec]) -> None:
         load_with(project__up_bias=None)
     with pytest.raises(WeightsError, match="no use for the tensors extra, more"):
         load_with(extra=np.zeros(1, np.float32), more=np.zeros(1, np.float32))
-    with pytest.raises(WeightsError, match=r"levels' .* shape \[16\], expected \[4\]"):
-        load_with(residual__levels=np.arange(16, dtype=np.float32))
-    with pytest.raises(
-        WeightsError, match=r"centroids' .* shape \[0, 10\], expected \['any', 10\]"
-    ):
-        load_with(residual__centroids=np.zeros((0, 10), np.float32))
     with pytest.raises(WeightsError, match="is float64, expected finite float32"):
-        load_with(residual__spread=good["residual.spread"].astype(np.float64))
+        load_with(project__up_bias=good["project.up_bias"].astype(np.float64))
     with pytest.raises(WeightsError, match="expected finite float32"):
         load_with(project__up_bias=np.full(WIDTH, np.nan, np.float32))
-    with pytest.raises(WeightsError, match="must ascend"):
-        load_with(residual__levels=good["residual.levels"][::-1].copy())
-    with pytest.raises(WeightsError, match="65537 centroids, but 2 bytes number at most 65536"):
-        load_with(residual__centroids=np.zeros((65537, 10), np.float32))
     with pytest.raises(WeightsError, match=r"shape \[10, 24\], expected \[10, 25\]"):
         build_codec(name, width=25, tensors=good)
     with pytest.raises(InputError, match="width=0"):

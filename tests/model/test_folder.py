@@ -69,28 +69,6 @@ def test_the_types_of_a_spec_are_found_out_once(model, monkeypatch):
     from_json(ModelSpec, written)
 
 
-@pytest.mark.parametrize("k", [0, 1, 3])
-def test_components_load_alone_and_agree(model, family, tmp_path, k):
-    whole = Model.split(model(family, "rank"), at=k, positions="restart")
-    whole.save(tmp_path / "m")
-    first, second = (Model.load(tmp_path / "m", part=part) for part in ("input", "cross"))
-    ids = torch.randint(5, 900, (2, 9))
-    real = torch.ones_like(ids, dtype=torch.bool)
-    with torch.inference_mode():
-        states, vector = first.input("passage")(ids, real)
-        expected = whole.input("passage")(ids, real)
-        assert torch.equal(states, expected[0]) and torch.equal(vector, expected[1])
-        out = second.cross()(states, real, states, real, ["rank"])["rank"]
-        assert torch.equal(out, whole.cross()(states, real, states, real, ["rank"])["rank"])
-    if 0 < k < len(whole.spec.layers) and family != "albert":
-        count = lambda m: sum(p.numel() for p in m.net.parameters())  # noqa: E731
-        assert max(count(first), count(second)) < count(whole)
-    with pytest.raises(SpecError, match="only the input component was loaded"):
-        first.cross()
-    with pytest.raises(SpecError, match="only the cross component was loaded"):
-        second.input("query")
-
-
 def test_fingerprint_sees_the_input_component_and_nothing_else(model):
     whole = model("bert", "rank")
     split = Model.split(whole, at=2)

@@ -1,9 +1,8 @@
-"""Every family against `transformers`: the same logits at split 0, and back again."""
+"""Every family against `transformers`: the same logits at split 0."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,10 @@ import torch
 import transformers
 from torch import Tensor
 
-from decoupled.errors import SpecError, WeightsError
-from decoupled.model.hf.convert import Checkpoint, load, save
+from decoupled.model.hf.convert import Checkpoint, load
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.parts.attention import SelfAttention
-from decoupled.model.parts.head import HeadSpec
 from decoupled.model.spec import ModelSpec, TextSpec
-from decoupled.model.split import with_split
-from tiny import CLASSES, FAMILIES, LABELS, VOCAB, Task, edit_config, edit_weights, save_tiny
+from tiny import LABELS, VOCAB, Task, edit_config, edit_weights, save_tiny
 
 TASKS: tuple[Task, ...] = ("rank", "classes", "span", "choice")
 
@@ -201,7 +196,7 @@ def gap(a: list[Tensor], b: list[Tensor]) -> float:
 
 
 @pytest.mark.parametrize(("family", "number", "task"), CASES)
-def test_logits_equal_those_of_transformers_and_survive_the_way_back(
+def test_logits_equal_those_of_transformers(
     tmp_path: Path, family: str, number: int, task: Task
 ) -> None:
     reference = save_tiny(tmp_path / "theirs", family, task, number, **VARIANTS[family][number])
@@ -215,14 +210,6 @@ def test_logits_equal_those_of_transformers_and_survive_the_way_back(
     assert gap(batch.ours(model), expected) <= 1e-4
     # A batch whose logits hardly differ would prove little.
     assert torch.stack([row[0] for row in expected]).std(0).max() > 1e-2
-
-    save(model.spec, model.state_dict(), tmp_path / "ours")
-    loader = getattr(transformers, FAMILIES[family] + CLASSES[task])
-    back, info = loader.from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not any(info.values()), info
-    assert gap(batch.theirs(back.eval(), task), expected) <= 1e-5
-    again = load(tmp_path / "ours")
-    assert (again.encoder, again.heads) == (checkpoint.encoder, checkpoint.heads)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -257,17 +244,6 @@ def test_models_without_a_head_of_ours_give_the_same_encoder(
         joined, frame = model.join(states, query_real, stored, passage_real)
         ours = model.stack(joined, frame)[frame.real_BT]
     assert (ours - expected[inputs["attention_mask"].bool()]).abs().max() <= 1e-4
-
-
-def test_a_bare_encoder_goes_back_and_lacks_only_a_pooler(tmp_path: Path, family: str) -> None:
-    save_tiny(tmp_path / "theirs", family, "bare")
-    checkpoint = load(tmp_path / "theirs")
-    save(model_spec(checkpoint), checkpoint.weights, tmp_path / "ours")
-    loader = getattr(transformers, FAMILIES[family] + "Model")
-    _, info = loader.from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert all(name.startswith("pooler.") for name in info["missing_keys"])
-    assert not info["unexpected_keys"] and not info["mismatched_keys"]
-    assert load(tmp_path / "ours").encoder == checkpoint.encoder
 
 
 def test_a_pre_5_modernbert_config_reads_the_same(tmp_path: Path) -> None:
@@ -323,81 +299,3 @@ def test_leftovers_of_pre_training_are_ignored(tmp_path: Path) -> None:
     table = {"deberta.embeddings.position_embeddings.weight": torch.zeros(96, 32)}
     edit_weights(tmp_path, add={**table, "lm_predictions.lm_head.bias": torch.zeros(9)})
     assert "embedding.positions.weight" not in load(tmp_path).weights
-
-
-def loaded(
-    folder: Path, family: str = "bert", task: Task = "rank"
-) -> tuple[ModelSpec, dict[str, Tensor]]:
-    save_tiny(folder, family, task)
-    checkpoint = load(folder)
-    return model_spec(checkpoint), checkpoint.weights
-
-
-def test_only_a_joint_model_with_one_head_is_a_checkpoint(tmp_path: Path) -> None:
-    spec, weights = loaded(tmp_path / "in")
-    with pytest.raises(SpecError, match=r"split=1, positions='typical'.*expected split=0"):
-        save(with_split(spec, 1), weights, tmp_path / "out")
-    two = replace(spec, heads=(*spec.heads, HeadSpec(kind="span")))
-    with pytest.raises(SpecError, match=r"heads rank, span: .* one head or none; drop all but one"):
-        save(two, weights, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_what_a_family_cannot_express_is_said(tmp_path: Path) -> None:
-    spec, weights = loaded(tmp_path / "in")
-    narrow = SelfAttention(heads=3, head_width=8)
-    layers = (*spec.layers[:2], replace(spec.layers[2], attention=narrow, passage="frozen"))
-    pruned = replace(spec, encoder=replace(spec.encoder, layers=layers))
-    with pytest.raises(SpecError) as caught:
-        save(pruned, weights, tmp_path / "out")
-    assert str(caught.value).startswith("bert cannot express this model: ")
-    assert "encoder.layers[2].attention.heads=3 (would be 4)" in str(caught.value)
-    assert "encoder.layers[2].passage='frozen' (would be 'advance')" in str(caught.value)
-    plain = replace(spec, heads=(HeadSpec(kind="rank"),))
-    with pytest.raises(
-        SpecError, match=r"heads\[0\]\.dense=None \(would be \{'activation': 'tanh'"
-    ):
-        save(plain, weights, tmp_path / "out")
-
-
-def test_weights_of_another_spec_are_refused(tmp_path: Path) -> None:
-    spec, weights = loaded(tmp_path / "in")
-    weights["heads.rank.out.bias"] = torch.zeros(2)
-    del weights["embedding.norm.bias"]
-    expected = (
-        "1 missing: embedding.norm.bias; 1 misshapen: heads.rank.out.bias .expected .1., found .2."
-    )
-    with pytest.raises(WeightsError, match=expected):
-        save(spec, weights, tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    ("family", "slots"),
-    [("bert", [2, 0]), ("bert", [1, 1, 0, 1]), ("albert", [0, 1, 0, 1]), ("albert", [0, 0, 0, 1])],
-)
-def test_layers_that_were_dropped_or_shared_go_back(
-    tmp_path: Path, family: str, slots: list[int]
-) -> None:
-    """A shared slot is written once per layer by BERT, and once in all by ALBERT where it can."""
-    options = {"num_hidden_groups": 2} if family == "albert" else {}
-    save_tiny(tmp_path / "in", family, "rank", **options)
-    checkpoint = load(tmp_path / "in")
-    layer = checkpoint.encoder.layers[0]
-    layers = tuple(replace(layer, attention_slot=slot, ffn_slot=slot) for slot in slots)
-    used = tuple(f".{slot}." for slot in slots)
-    weights = {
-        name: tensor
-        for name, tensor in checkpoint.weights.items()
-        if not name.startswith(("stack.attention.", "stack.ffn.")) or any(u in name for u in used)
-    }
-    changed = replace(
-        checkpoint, encoder=replace(checkpoint.encoder, layers=layers), weights=weights
-    )
-    model = build(changed)
-    save(model.spec, model.state_dict(), tmp_path / "out")
-    loader = getattr(transformers, FAMILIES[family] + "ForSequenceClassification")
-    back, info = loader.from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert not any(info.values()), info
-    batch = Batch(model.spec)
-    assert gap(batch.ours(model), batch.theirs(back.eval(), "rank")) <= 1e-4
-    assert slots != [0, 1, 0, 1] or back.config.inner_group_num == 2

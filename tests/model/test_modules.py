@@ -7,16 +7,12 @@ import pytest
 import torch
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-from decoupled.errors import WeightsError
 from decoupled.methods.quantise import module as linear
 from decoupled.methods.quantise.module import integer_product
-from decoupled.methods.residual import codec as residual
-from decoupled.model.codec import fit_codec
 from decoupled.model.codec.project import principal
 from decoupled.model.model import Model
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import ALL, Frame, log_bucket
-from decoupled.model.states import States
 
 
 @pytest.mark.parametrize(("buckets", "far"), [(6, 20), (32, 128), (256, 512)])
@@ -74,18 +70,6 @@ def test_principal_axes_are_those_of_every_row():
     found = principal(x, 1)
     axis = np.linalg.svd(centred, full_matrices=False)[2][0]
     assert abs(found.down_weight[0] @ axis) == pytest.approx(1, abs=1e-4)
-
-
-def test_as_many_centroids_as_two_bytes_number_can_be_read(monkeypatch):
-    values = np.random.default_rng(0).standard_normal((600, 9)).astype(np.float32)
-    made = fit_codec("residual:2", States(values, np.asarray([600])))
-    tensors = dict(made.tensors())
-    count = len(tensors["residual.centroids"])
-    monkeypatch.setattr(residual, "MOST_CENTROIDS", count)
-    residual.residual_from(tensors, width=9, bits=2)
-    monkeypatch.setattr(residual, "MOST_CENTROIDS", count - 1)
-    with pytest.raises(WeightsError, match=f"{count} centroids"):
-        residual.residual_from(tensors, width=9, bits=2)
 
 
 def test_the_relative_table_has_a_row_for_every_bucket_and_no_other(model):

@@ -37,7 +37,7 @@ def test_embeddings_equal_those_of_sentence_transformers(minilm):
     for text in TEXTS:
         ids = torch.from_numpy(encoder.tokenizer.query(text)).long()[None]
         with torch.inference_mode():
-            _, vector = encoder.input("query")(ids, torch.ones_like(ids, dtype=torch.bool))
+            _, vector = encoder.net.input("query", ids, torch.ones_like(ids, dtype=torch.bool))
         got.append(vector[0].numpy())
     assert np.abs(np.stack(got) - expected).max() < 1e-4
 

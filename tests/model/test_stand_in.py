@@ -111,7 +111,6 @@ def test_rows_are_saved_and_are_part_of_the_fingerprint(model, tmp_path):
     with torch.no_grad():
         split.net.stand_in["passage"].add_(1)
     assert split.rebuild(split.spec, {}).fingerprint != loaded.fingerprint
-    assert Model.load(tmp_path / "m", part="cross").net.stand_in.keys() == set()
 
 
 def test_another_split_and_the_joint_model_have_none(model):

@@ -118,9 +118,3 @@ def test_a_model_of_one_value_ranks_by_it(checkpoint, tmp_path):
     assert [h.kind for h in model.spec.heads] == ["rank"]
     raw = [h.score for h in dc.Engine(model).rerank("the river", texts=TEXTS, raw=True)]
     assert raw == sorted(raw, reverse=True) and len(set(raw)) > 1
-
-
-def test_a_classifier_goes_back_to_transformers(two, tmp_path):
-    model = dc.Model.open(two(LABELS["dull"])).rank_by("dog")
-    model.save_hf(tmp_path / "back")
-    assert dc.Model.open(tmp_path / "back").spec.head("classes").labels == ("cat", "dog")

@@ -53,7 +53,7 @@ def index(
     model: opt.Starter = None,
     codec: Annotated[
         str | None,
-        Option(help="How states are stored: fp16, int8, int4, project:96+int8, residual:2…"),
+        Option(help="How states are stored: fp16, int8, int4, project:96+int8…"),
     ] = None,
     keep_tokens: Annotated[
         float | None,

@@ -10,67 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from decoupled.errors import SpecError
 from decoupled.model import folder
 from decoupled.model.hf import checkpoint, convert
-from decoupled.model.nn.encoder import PairEncoder, Part
-from decoupled.model.parts.head import HeadKind, HeadSpec
-from decoupled.model.parts.table import TOKENS
-from decoupled.model.spec import CrossEmbed, ModelSpec, OneWay, Positions, Side
+from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.parts.head import HeadSpec
+from decoupled.model.spec import CrossEmbed, ModelSpec, OneWay, Positions
 from decoupled.model.split import with_split
 from decoupled.model.tokens import Tokenizer, text_spec
-
-
-class InputComponent(nn.Module):
-    """Layers 1..k on texts of one side: ids `[B,T]` to states `[B,T,W]` and vectors `[B,V]`."""
-
-    def __init__(self, net: PairEncoder, side: Side) -> None:
-        super().__init__()
-        self.net = net
-        self.side: Side = side
-
-    def forward(
-        self,
-        ids_BT: Tensor,
-        real_BT: Tensor,
-        query_length: Tensor | int = 0,
-        *,
-        vectors: bool = True,
-        before_B: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """States and vectors; passages of a joint model also need the length of their query."""
-        return self.net.input(
-            self.side,
-            ids_BT,
-            real_BT,
-            query_length=query_length,
-            vectors=vectors,
-            before_B=before_B,
-        )
-
-
-class CrossComponent(nn.Module):
-    """Layers k+1..n on query and passage states, and the heads: logits for each pair."""
-
-    def __init__(self, net: PairEncoder) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(
-        self,
-        query_BQD: Tensor,
-        query_real_BQ: Tensor,
-        passage_BPD: Tensor,
-        passage_real_BP: Tensor,
-        heads: Sequence[HeadKind],
-        last: int | None = None,
-        links_BB: Tensor | None = None,
-    ) -> dict[HeadKind, Tensor]:
-        """`[B,outputs]` for pooled heads, `[B,1+P,2]` for spans (no-answer first)."""
-        sides = query_BQD, query_real_BQ, passage_BPD, passage_real_BP
-        return self.net.cross(*sides, heads=heads, last=last, links_BB=links_BB)
 
 
 class Model:
@@ -160,14 +109,13 @@ class Model:
         return cls(net, tokenizer, [{"did": "read", "from": str(source)}])
 
     @classmethod
-    def load(cls, path: str | Path, *, part: Part = "all") -> Model:
-        """A model folder: whole, or only the tensors of one component."""
+    def load(cls, path: str | Path) -> Model:
+        """A model folder."""
         spec = folder.read_spec(path)
-        # Tensors of the other component are never read from the disk.
-        selects = {"all": lambda name: True, "input": spec.is_input, "cross": spec.is_cross}[part]
-        tensors = {n: torch.from_numpy(t) for n, t in folder.read_tensors(path, selects).items()}
-        net = build(spec, tensors, part=part)
-        return cls(net, folder.read_tokenizer(path, spec), folder.read_history(path))
+        tensors = {n: torch.from_numpy(t) for n, t in folder.read_tensors(path).items()}
+        return cls(
+            build(spec, tensors), folder.read_tokenizer(path, spec), folder.read_history(path)
+        )
 
     def save(self, path: str | Path, *, compact: bool = False) -> None:
         """Write the model folder; an older model at the path is replaced.
@@ -175,7 +123,6 @@ class Model:
         `compact` rounds the weights to little more than a quarter of their size; load the folder to have what
         it holds.
         """
-        self._whole("saved")
         folder.write(
             path,
             spec=self.spec,
@@ -184,25 +131,6 @@ class Model:
             history=self.history,
             compact=compact,
         )
-
-    def save_hf(self, path: str | Path) -> None:
-        """Write a checkpoint that `transformers` loads; only a joint model (split 0) has one."""
-        self._whole("saved")
-        plain = self.with_plain_table()
-        convert.save(plain.spec, plain.net.state_dict(), Path(path))
-        (Path(path) / folder.TOKENIZER).write_text(self.tokenizer.json, encoding="utf-8")
-
-    def input(self, side: Side) -> InputComponent:
-        """The component that reads texts of one side alone."""
-        if self.net.part == "cross":
-            raise SpecError("only the cross component was loaded; load with part='all' or 'input'")
-        return InputComponent(self.net, side)
-
-    def cross(self) -> CrossComponent:
-        """The component that reads query and passage together."""
-        if self.net.part == "input":
-            raise SpecError("only the input component was loaded; load with part='all' or 'cross'")
-        return CrossComponent(self.net)
 
     def with_heads(self, *heads: HeadSpec, seed: int = 0) -> Model:
         """The same encoder with new heads beside those it has; new ones start at random."""
@@ -221,27 +149,11 @@ class Model:
         heads = tuple(replace(h, rank_label=label) if h is head else h for h in self.spec.heads)
         return self.rebuild(replace(self.spec, heads=heads), {"did": "rank by", "label": label})
 
-    def with_plain_table(self) -> Model:
-        """The model with one full row per token in its table; a table that depends on positions stays."""
-        embedding = self.spec.encoder.embedding
-        plain = replace(embedding, table=None, bits=None)
-        # A table whose vectors depend on positions has no single row per token to fold into.
-        if embedding == plain or embedding.tokens.placed or self.net.embedding is None:
-            return self
-        with torch.no_grad():
-            rows_VD = self.net.embedding.tokens(torch.arange(embedding.vocab, device=self.device))
-        own, others = f"{TOKENS}.", self.net.state_dict().items()
-        kept = {n: t.clone() for n, t in others if not n.startswith(own)}
-        spec = replace(self.spec, encoder=replace(self.spec.encoder, embedding=plain))
-        net = build(spec, {**kept, f"{own}weight": rows_VD})
-        return Model(net, self.tokenizer, [*self.history, {"did": "fold the token table"}])
-
     def rebuild(self, spec: ModelSpec, did: Mapping[str, Any], *, seed: int = 0) -> Model:
         """The same weights under another spec; tensors that only the new one has start afresh.
 
         What was learnt about the scores is left out: it holds for the model that it was learnt with.
         """
-        self._whole("changed")
         spec = replace(spec, scoring=None)
         # New tensors start from the seed, and the caller's random state is left untouched.
         with torch.random.fork_rng(devices=[]):
@@ -255,7 +167,6 @@ class Model:
         # A cross embedding that is new starts from the input tables, so that the split model is
         # near the old.
         if net.cross_embedding is not None and self.net.cross_embedding is None:
-            assert net.embedding is not None
             net.cross_embedding.copy_from(
                 net.embedding, spec.text.query_type, spec.text.passage_type
             )
@@ -277,18 +188,12 @@ class Model:
         """Digest of what made the states of a passage; an index opens only with the same one."""
         return folder.fingerprint(self.spec, self.tensors(), self.tokenizer.json)
 
-    def _whole(self, verb: str) -> None:
-        if self.net.part != "all":
-            raise SpecError(
-                f"only the {self.net.part} component was loaded, so it cannot be {verb}"
-            )
 
-
-def build(spec: ModelSpec, tensors: Mapping[str, Tensor], *, part: Part = "all") -> PairEncoder:
+def build(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> PairEncoder:
     """The modules of a spec with exactly these tensors: none missing, none surplus, every shape right."""
     # Without memory: the tensors are assigned afterwards, not copied over random ones.
     with torch.device("meta"):
-        net = PairEncoder(spec, part=part)
+        net = PairEncoder(spec)
     expected = {name: tuple(t.shape) for name, t in net.state_dict().items()}
     folder.check_shapes(expected, {name: tuple(t.shape) for name, t in tensors.items()})
     net.load_state_dict({n: _full(t) for n, t in tensors.items()}, assign=True)

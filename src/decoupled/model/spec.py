@@ -14,9 +14,9 @@ from decoupled.errors import SpecError
 from decoupled.model.jsonable import LATER
 from decoupled.model.parts.attention import RelativeSpec
 from decoupled.model.parts.embedding import EmbeddingSpec, cross_tensors
-from decoupled.model.parts.exits import EXITS, ExitSpec, check_exits
+from decoupled.model.parts.exits import ExitSpec, check_exits
 from decoupled.model.parts.head import HeadKind, HeadSpec
-from decoupled.model.parts.late import LATE, LateSpec
+from decoupled.model.parts.late import LateSpec
 from decoupled.model.parts.layer import Block, LayerSpec
 from decoupled.model.parts.linear import WHOLE, Tensors, TensorSpec
 from decoupled.model.parts.norm import NormSpec
@@ -233,11 +233,6 @@ class ModelSpec:
         """Whether the tensor of that name belongs to the input component (and so to the fingerprint)."""
         own = ("embedding.", "projection.down.", VECTOR, STAND_IN)
         return name.startswith((*own, *_prefixes(self.layers[: self.split])))
-
-    def is_cross(self, name: str) -> bool:
-        """Whether the tensor of that name belongs to the cross component."""
-        own = ("heads.", "cross_embedding.", "stack.norm.", "projection.up.", LATE, EXITS)
-        return name.startswith((*own, *_prefixes(self.layers[self.split :])))
 
     def tensors(self) -> Tensors:
         """Every tensor of the model, by name."""

@@ -87,10 +87,9 @@ class TorchRuntime:
         longest = int(batch.lengths.max(initial=0))
         padded_BT, real = batch.pad(min(rounded_up(longest, STEP), window))
         real_BT, ids_BT = self._tensor(real), self._tensor(padded_BT.astype(np.int64))
-        component = self.model.input(side)
         before_B = None if before is None else self._tensor(before)
-        x_BTW, vector_BV = component(
-            ids_BT, real_BT, query_length, vectors=vectors, before_B=before_B
+        x_BTW, vector_BV = self.model.net.input(
+            side, ids_BT, real_BT, query_length, vectors=vectors, before_B=before_B
         )
         states = States(x_BTW[real_BT].float().cpu().numpy(), batch.lengths)
         return Encoding(states, vector_BV.float().cpu().numpy())
@@ -116,15 +115,15 @@ class TorchRuntime:
         passage_BPD, real_BP = states.pad()
         query_1QD, real_1Q = (query if owner is None else query.select(owner)).pad()
         dtype = next(self.model.net.parameters()).dtype
-        logits = self.model.cross()(
+        logits = self.model.net.cross(
             # One query is expanded to all pairs without a copy.
             self._tensor(query_1QD).expand(len(states), -1, -1).to(dtype),
             self._tensor(real_1Q).expand(len(states), -1),
             self._tensor(passage_BPD).to(dtype),
             self._tensor(real_BP),
             heads,
-            last,
-            None if links is None else self._tensor(links),
+            last=last,
+            links_BB=None if links is None else self._tensor(links),
         )
         return {
             kind: unpadded(kind, x.float().cpu().numpy(), real_BP) for kind, x in logits.items()

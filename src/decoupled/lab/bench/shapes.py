@@ -101,27 +101,27 @@ def write_checkpoint(shape: Shape, folder: Path, seed: int = 0) -> Path:
     if (folder / "model.safetensors").exists():
         return folder
     import torch
+    from safetensors.torch import save_file
 
-    from decoupled.model.hf.checkpoint import read_config
-    from decoupled.model.hf.convert import family_of
-    from decoupled.model.model import Model
+    from decoupled.model.hf.convert import family_of, links
     from decoupled.model.nn.encoder import PairEncoder
-    from decoupled.model.tokens import Tokenizer, text_spec
+    from decoupled.model.tokens import text_spec
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(shape.config()), encoding="utf-8")
-    tokenizer_json = _tokenizer()
-    config = read_config(folder)
-    family = family_of(config.get("model_type"))
+    config, tokenizer_json = shape.config(), _tokenizer()
+    family = family_of(config["model_type"])
     encoder = family.encoder(config)
-    heads = family.head(config, shape.config()["architectures"][0])
+    heads = family.head(config, config["architectures"][0])
     text = text_spec(tokenizer_json, max_tokens=512, types=encoder.embedding.types)
     spec = ModelSpec(family=family.name, encoder=encoder, heads=heads, text=text)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = PairEncoder(spec).eval()
-    Model(net, Tokenizer(tokenizer_json, text)).save_hf(folder)
-    (folder / "config.json").write_text(json.dumps(shape.config()), encoding="utf-8")
+        weights = PairEncoder(spec).state_dict()
+    theirs = links(family, config, encoder, heads, bare=False)
+    tensors = {name: torch.cat([weights[one] for one in ours]) for name, ours in theirs.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "tokenizer.json").write_text(tokenizer_json, encoding="utf-8")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": 512,

@@ -33,7 +33,7 @@ def storage_figure(cost: Json) -> Bars:
     chosen = Storage(**cost["storage"])
     names = ["fp32", "fp16", "int8", "int4"]
     narrow = max(1, chosen.width // 4)
-    names += [f"project:{narrow}+{kind}" for kind in ("fp16", "int8", "int4", "residual:2")]
+    names += [f"project:{narrow}+{kind}" for kind in ("fp16", "int8", "int4")]
     stored = [replace(chosen, codec=name) for name in dict.fromkeys([*names, chosen.codec])]
     stored.sort(key=lambda one: -one.total_bytes)
     return Bars(

@@ -101,7 +101,6 @@ class Electra(Mlm):
         if self.generator is None:
             raise InputError("generator=0 has no generator to keep; leave out --keep-generator")
         whole = PairEncoder(self.generator.spec)
-        assert self.student.embedding is not None
         shared = {
             f"embedding.{name}.{n}": tensor
             for name in TABLES
@@ -136,7 +135,6 @@ def generator_spec(spec: ModelSpec, share: float) -> ModelSpec:
 
 def _share(model: PairEncoder, generator: PairEncoder) -> None:
     """The generator reads the model's tables; they stay the model's alone, for saving and for training."""
-    assert model.embedding is not None and generator.embedding is not None
     for name in TABLES:
         if getattr(generator.embedding, name) is not None:
             delattr(generator.embedding, name)

@@ -3,17 +3,16 @@
     int8                     width + 2 bytes a token
     project:96+int8          98 bytes a token at any width; the projection is learned or PCA
     project:192+int4         the same bytes
-    residual:2               width / 4 + 4 bytes a token: nearest centroid and 2 bits a coordinate
 
-On states of layer 3 of a 6-layer encoder of width 384, `residual:2` lost 5 % of the variance in 100
-bytes a token, PCA with `project:96+int8` 26 % in 98 bytes, `project:192+int4` 10 % in 98 bytes; a
-projection learned with the model loses what the model needs least.
+On states of layer 3 of a 6-layer encoder of width 384, PCA with `project:96+int8` lost 26 % of the
+variance in 98 bytes a token, `project:192+int4` 10 %; a projection learned with the model loses what
+the model needs least.
 
 `int4` alone takes the coordinates as they are. After a projection they are rotated, at no cost;
 `project:W+int4` with W the width of the states is int4 with that rotation and nothing lost to it.
 """
 
-from decoupled.model.codec.base import Affine, Codec, CodeLayout, ResidualTables
+from decoupled.model.codec.base import Affine, Codec, CodeLayout
 from decoupled.model.codec.codec import (
     Stage,
     build_codec,
@@ -30,7 +29,6 @@ __all__ = [
     "CodeLayout",
     "Codec",
     "Projection",
-    "ResidualTables",
     "Stage",
     "build_codec",
     "bytes_per_token",

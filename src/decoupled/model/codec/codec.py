@@ -4,33 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from decoupled.errors import InputError, WeightsError
-from decoupled.model import annex
-from decoupled.model.codec.base import (
-    Bytes,
-    Codec,
-    CodeLayout,
-    Floats,
-    Kind,
-    ResidualTables,
-    Tensors,
-)
+from decoupled.model.codec.base import Bytes, Codec, CodeLayout, Floats, Kind, Tensors
 from decoupled.model.codec.project import Projection, principal, projection_from
 from decoupled.model.codec.scalar import FloatQuantiser, ScaledQuantiser
 from decoupled.model.states import Encoded, States
 
-RESIDUAL = "residual.codec"
-"""The module of the residual quantiser in `decoupled.methods`."""
-StageKind = Literal["project", "fp32", "fp16", "int8", "int4", "residual"]
+Quantiser = FloatQuantiser | ScaledQuantiser
+StageKind = Literal["project"] | Kind
 
-NAMES = "fp32, fp16, int8, int4, residual:2, residual:4, and project:W before one of them"
-EXAMPLES = "int8, project:96+int8, project:192+int4, residual:2"
-BITS = (2, 4)
-
+NAMES = "fp32, fp16, int8, int4, and project:W before one of them"
+EXAMPLES = "int8, project:96+int8, project:192+int4"
 
 ENCODE_ROWS = 256
 """Every matrix product of encoding has this many rows, whatever the last one holds after the text:
@@ -39,46 +27,13 @@ DECODE_ROWS = 4096
 """Enough for the matrix product to run at full speed, few enough to bound the scratch memory."""
 
 
-class Quantiser(Protocol):
-    """The last stage: rows of numbers ↔ bytes."""
-
-    @property
-    def kind(self) -> Kind:
-        """The kind of the codes, which says how their bytes are read."""
-
-    @property
-    def width(self) -> int:
-        """Coordinates of a token."""
-
-    @property
-    def scale_at(self) -> int | None:
-        """First byte of the scale, where there is one."""
-
-    @property
-    def tables(self) -> ResidualTables | None:
-        """Centroids and levels, where there are some."""
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes of one token."""
-
-    def pack(self, z_NW: Floats) -> Bytes:
-        """The bytes of each row."""
-
-    def unpack(self, codes: Bytes, out_NW: Floats) -> None:
-        """The rows of those bytes, into `out_NW`."""
-
-    def tensors(self) -> dict[str, Floats]:
-        """The tensors that must be saved, by name."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """One part of a codec's name."""
 
     kind: StageKind
     argument: int = 0
-    """Width of the projection or bits of the residual; 0 where there is none."""
+    """Width of the projection; 0 for a quantiser."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.argument}" if self.argument else self.kind
@@ -90,7 +45,7 @@ def parse_codec(name: str) -> tuple[Stage, ...]:
     if stages[-1].kind == "project":
         raise InputError(
             f"codec {name!r} ends with a projection, but something must store what comes out; "
-            f"write {canonical(stages)}+int8, or +fp16, +int4, +residual:2"
+            f"write {canonical(stages)}+int8, or +fp16, +int4"
         )
     for stage in stages[:-1]:
         if stage.kind != "project":
@@ -113,7 +68,7 @@ def canonical(stages: tuple[Stage, ...]) -> str:
 
 def needs_fit(name: str) -> bool:
     """Whether that codec has tensors, so that it must be fitted on a sample."""
-    return any(stage.kind in ("project", "residual") for stage in parse_codec(name))
+    return parse_codec(name)[0].kind == "project"
 
 
 def _stage(part: str, name: str) -> Stage:
@@ -131,11 +86,9 @@ def _stage(part: str, name: str) -> Stage:
                 "write for example project:96"
             )
         case "residual":
-            if number in BITS:
-                return Stage(kind=kind, argument=number)
             raise InputError(
-                f"codec {name!r}: {part.strip()!r} lacks the bits per coordinate; "
-                "write residual:2 or residual:4"
+                f"codec {name!r}: residual codes are read up to version 0.1; build the index again from "
+                "its documents with project:96+int8, which takes as many bytes, or with int4"
             )
     raise InputError(
         f"codec {name!r}: there is no {part.strip()!r}; known are {NAMES}. Examples: {EXAMPLES}"
@@ -147,8 +100,7 @@ def fit_codec(
 ) -> Codec:
     """Fit the codec of that name on a sample of states; names without tensors need only its width.
 
-    A learned projection takes the place of the principal components. Time grows with the sample's
-    tokens, and for `residual` with their square: 100,000 tokens are plenty.
+    A learned projection takes the place of the principal components.
     """
     stages = parse_codec(name)
     x_ND = sample.values.astype(np.float32, copy=False)
@@ -159,27 +111,18 @@ def fit_codec(
         )
     if needs_fit(name):
         check_finite(x_ND, sample)
-    width, last = x_ND.shape[1], stages[-1]
+    width = x_ND.shape[1]
     pair = _fit_projection(stages, x_ND, seed, projection)
-    quantiser = _scalar(last, _code_width(stages, width))
-    if quantiser is None:
-        z_NW = pair.down(x_ND) if pair else x_ND
-        quantiser = annex.load(RESIDUAL).fit_residual(z_NW, bits=last.argument, seed=seed)
+    quantiser = _quantiser(stages, width)
     return Chain(name=canonical(stages), width=width, projection=pair, quantiser=quantiser)
 
 
 def build_codec(name: str, *, width: int, tensors: Tensors) -> Codec:
     """The codec with that name, width and `tensors()`; anything else is a `WeightsError`."""
     stages = parse_codec(name)
-    code_width = _code_width(stages, width)
-    pair = None
+    quantiser, pair = _quantiser(stages, width), None
     if stages[0].kind == "project":
-        pair = projection_from(tensors, width=width, code_width=code_width)
-    last = stages[-1]
-    quantiser = _scalar(last, code_width)
-    if quantiser is None:
-        read = annex.load(RESIDUAL).residual_from
-        quantiser = read(tensors, width=code_width, bits=last.argument)
+        pair = projection_from(tensors, width=width, code_width=quantiser.width)
     codec = Chain(name=canonical(stages), width=width, projection=pair, quantiser=quantiser)
     if surplus := sorted(set(tensors) - set(codec.tensors())):
         raise WeightsError(
@@ -191,12 +134,7 @@ def build_codec(name: str, *, width: int, tensors: Tensors) -> Codec:
 
 def bytes_per_token(name: str, width: int) -> int:
     """Bytes that the codec of that name takes for a token whose states are so wide; no tensors are needed."""
-    stages = parse_codec(name)
-    code_width, last = _code_width(stages, width), stages[-1]
-    scalar = _scalar(last, code_width)
-    if scalar is not None:
-        return scalar.bytes_per_token
-    return int(annex.load(RESIDUAL).residual_bytes(code_width, last.argument))
+    return _quantiser(parse_codec(name), width).bytes_per_token
 
 
 def _fit_projection(
@@ -218,7 +156,7 @@ def _fit_projection(
     else:
         pair = projection_from(learned.tensors(), width=width, code_width=code_width)
     # At 8 bits and more the loss of the projection itself hides what a rotation would gain.
-    return pair.rotated(seed) if stages[-1].kind in ("int4", "residual") else pair
+    return pair.rotated(seed) if stages[-1].kind == "int4" else pair
 
 
 def _code_width(stages: tuple[Stage, ...], width: int) -> int:
@@ -234,14 +172,12 @@ def _code_width(stages: tuple[Stage, ...], width: int) -> int:
     return stages[0].argument
 
 
-def _scalar(stage: Stage, width: int) -> Quantiser | None:
-    """The quantiser of a stage that has no tensors; None for one that has."""
-    match stage.kind:
-        case "fp32" | "fp16":
-            return FloatQuantiser(kind=stage.kind, width=width)
-        case "int8" | "int4":
-            return ScaledQuantiser(kind=stage.kind, width=width)
-    return None
+def _quantiser(stages: tuple[Stage, ...], width: int) -> Quantiser:
+    kind, code_width = stages[-1].kind, _code_width(stages, width)
+    if kind == "fp32" or kind == "fp16":
+        return FloatQuantiser(kind=kind, width=code_width)
+    assert kind != "project"  # `parse_codec` refuses it at the end
+    return ScaledQuantiser(kind=kind, width=code_width)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -255,7 +191,7 @@ class Chain:
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes that each token takes, scale and centroid included."""
+        """Bytes that each token takes, scale included."""
         return self.quantiser.bytes_per_token
 
     @property
@@ -268,7 +204,6 @@ class Chain:
             codes_at=0,
             scale_at=quantiser.scale_at,
             restore=self.projection.restore if self.projection else None,
-            residual=quantiser.tables,
         )
 
     def encode(self, states: States) -> Encoded:
@@ -311,8 +246,7 @@ class Chain:
 
     def tensors(self) -> dict[str, Floats]:
         """The tensors that `build_codec` needs besides the name and the width."""
-        projected = self.projection.tensors() if self.projection else {}
-        return projected | self.quantiser.tensors()
+        return self.projection.tensors() if self.projection else {}
 
     def _pack(self, block_ND: Floats) -> Bytes:
         # A product that overflows is refused by the quantiser, which says by how much.

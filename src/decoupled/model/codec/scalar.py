@@ -8,7 +8,6 @@ gives the same bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -17,13 +16,11 @@ from decoupled.model.codec.base import (
     HALF,
     LEAST_SCALE,
     MOST_SCALE,
+    NIBBLES,
     Bytes,
     Floats,
-    byte_table,
     check_reach,
-    pack_codes,
     packed_width,
-    unpack_codes,
 )
 
 FLOATS: dict[str, np.dtype[Any]] = {"fp32": np.dtype("<f4"), "fp16": HALF}
@@ -36,7 +33,6 @@ class FloatQuantiser:
     kind: Literal["fp32", "fp16"]
     width: int
     scale_at: None = None
-    tables: None = None
 
     @property
     def bytes_per_token(self) -> int:
@@ -55,10 +51,6 @@ class FloatQuantiser:
         """The rows of those bytes, into `out_NW`."""
         np.copyto(out_NW, codes.view(FLOATS[self.kind]))
 
-    def tensors(self) -> dict[str, Floats]:
-        """An empty table: these quantisers have no tensors."""
-        return {}
-
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledQuantiser:
@@ -66,7 +58,6 @@ class ScaledQuantiser:
 
     kind: Literal["int8", "int4"]
     width: int
-    tables: None = None
 
     @property
     def steps(self) -> int:
@@ -76,17 +67,12 @@ class ScaledQuantiser:
     @property
     def scale_at(self) -> int:
         """First byte of the scale: it follows the codes."""
-        return self.width if self.kind == "int8" else packed_width(self.width, 4)
+        return self.width if self.kind == "int8" else packed_width(self.width)
 
     @property
     def bytes_per_token(self) -> int:
         """Bytes of one token."""
         return self.scale_at + HALF.itemsize
-
-    @cached_property
-    def _table(self) -> Floats:
-        # int4 codes are stored plus 8, so that nibble 0 means -8.
-        return byte_table(np.arange(-8, 8).astype(np.float32), 4)
 
     def pack(self, z_NW: Floats) -> Bytes:
         """The bytes of each row."""
@@ -103,7 +89,10 @@ class ScaledQuantiser:
         if self.kind == "int8":
             encoded[:, : self.scale_at] = codes_NW.view(np.uint8)
         else:
-            encoded[:, : self.scale_at] = pack_codes((codes_NW + np.int8(8)).view(np.uint8), 4)
+            # Stored plus 8, so that nibble 0 means -8; half of a last byte may stay empty.
+            nibbles = np.zeros((len(z_NW), 2 * self.scale_at), np.uint8)
+            nibbles[:, : self.width] = codes_NW + np.int8(8)
+            encoded[:, : self.scale_at] = nibbles[:, ::2] | nibbles[:, 1::2] << np.uint8(4)
         return encoded
 
     def unpack(self, codes: Bytes, out_NW: Floats) -> None:
@@ -113,12 +102,5 @@ class ScaledQuantiser:
         if self.kind == "int8":
             np.multiply(codes[:, : self.scale_at].view(np.int8), scale_N1, out=out_NW)
         else:
-            np.multiply(
-                unpack_codes(codes[:, : self.scale_at], self._table, self.width),
-                scale_N1,
-                out=out_NW,
-            )
-
-    def tensors(self) -> dict[str, Floats]:
-        """An empty table: these quantisers have no tensors."""
-        return {}
+            pairs = np.take(NIBBLES, codes[:, : self.scale_at], axis=0).reshape(len(codes), -1)
+            np.multiply(pairs[:, : self.width], scale_N1, out=out_NW)

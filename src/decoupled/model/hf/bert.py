@@ -10,19 +10,17 @@ from decoupled.model.hf.family import (
     POOLER,
     Config,
     Family,
-    activation_name,
     by_head,
     numbered,
     one,
 )
-from decoupled.model.jsonable import JsonObject
 from decoupled.model.parts.attention import Attention, SelfAttention
 from decoupled.model.parts.embedding import EmbeddingSpec
 from decoupled.model.parts.feed_forward import Activation, FeedForwardSpec
 from decoupled.model.parts.head import HeadDense, HeadKind, HeadSpec
 from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.parts.norm import NormSpec
-from decoupled.model.spec import DropoutSpec, EncoderSpec, ModelSpec
+from decoupled.model.spec import DropoutSpec, EncoderSpec
 
 
 def post_norm(config: Config, attention: Attention) -> EncoderSpec:
@@ -62,23 +60,6 @@ def read_bert(config: Config) -> EncoderSpec:
     return post_norm(config, SelfAttention(**config.heads()))
 
 
-def write_bert(spec: ModelSpec) -> JsonObject:
-    """The options of a BERT config."""
-    encoder, first = spec.encoder, spec.encoder.layers[0]
-    return {
-        "hidden_size": encoder.width,
-        "num_hidden_layers": len(encoder.layers),
-        "num_attention_heads": first.attention.heads,
-        "intermediate_size": first.ffn.width,
-        "hidden_act": activation_name(first.ffn.activation),
-        "hidden_dropout_prob": encoder.dropout.hidden,
-        "attention_probs_dropout_prob": encoder.dropout.attention,
-        "max_position_embeddings": encoder.embedding.positions or encoder.max_tokens,
-        "type_vocab_size": encoder.embedding.types,
-        "layer_norm_eps": first.norm.eps,
-    }
-
-
 BERT = Family(
     name="bert",
     title="Bert",
@@ -112,7 +93,6 @@ BERT = Family(
     },
     read=read_bert,
     read_head=dense_head("tanh"),
-    write=write_bert,
 )
 
 
@@ -123,12 +103,6 @@ def read_roberta(config: Config) -> EncoderSpec:
     start = config.size("pad_token_id", least=0) + 1
     embedding = replace(encoder.embedding, position_start=start)
     return replace(encoder, embedding=embedding, max_tokens=encoder.max_tokens - start)
-
-
-def write_roberta(spec: ModelSpec) -> JsonObject:
-    """The options of a RoBERTa config."""
-    # The model counts positions from its padding id, whatever the tokenizer calls padding.
-    return {**write_bert(spec), "pad_token_id": spec.encoder.embedding.position_start - 1}
 
 
 ROBERTA = replace(
@@ -143,7 +117,6 @@ ROBERTA = replace(
     ignored=(*BUFFERS, POOLER, r"lm_head\..*"),
     defaults={**BERT.defaults, "pad_token_id": 1},
     read=read_roberta,
-    write=write_roberta,
 )
 XLM_ROBERTA = replace(ROBERTA, name="xlm-roberta", title="XLMRoberta")
 
@@ -155,15 +128,6 @@ def read_electra(config: Config) -> EncoderSpec:
         return encoder
     embedding = replace(encoder.embedding, width=narrow, project="after_norm")
     return replace(encoder, embedding=embedding)
-
-
-def write_electra(spec: ModelSpec) -> JsonObject:
-    """The options of an ELECTRA config."""
-    config = {**write_bert(spec), "embedding_size": spec.encoder.embedding.width}
-    for head in spec.heads:
-        if head.kind == "choice" and head.dense is not None:
-            config["summary_activation"] = activation_name(head.dense.activation)
-    return config
 
 
 def electra_head(config: Config, kind: HeadKind) -> HeadSpec:
@@ -197,7 +161,6 @@ ELECTRA = replace(
     },
     read=read_electra,
     read_head=electra_head,
-    write=write_electra,
 )
 
 
@@ -217,13 +180,6 @@ def read_distilbert(config: Config) -> EncoderSpec:
     renamed = {ours: config.get(theirs) for theirs, ours in _DISTILBERT_NAMES.items()}
     # transformers writes this eps into DistilBERT's code and not into its config.
     return read_bert(Config({**config, **renamed, "type_vocab_size": 0, "layer_norm_eps": 1e-12}))
-
-
-def write_distilbert(spec: ModelSpec) -> JsonObject:
-    """The options of a DistilBERT config."""
-    config = write_bert(spec)
-    renamed = {theirs: config[ours] for theirs, ours in _DISTILBERT_NAMES.items()}
-    return {**renamed, "max_position_embeddings": config["max_position_embeddings"]}
 
 
 DISTILBERT = replace(
@@ -247,7 +203,6 @@ DISTILBERT = replace(
     defaults={"activation": "gelu", "dropout": 0.1, "attention_dropout": 0.1},
     read=read_distilbert,
     read_head=dense_head("relu"),
-    write=write_distilbert,
 )
 
 
@@ -274,28 +229,6 @@ def read_albert(config: Config) -> EncoderSpec:
         embedding=replace(encoder.embedding, width=width, project="after_norm"),
         layers=tuple(encoder.layers[0].in_slot(group * inner + i) for group, i in places),
     )
-
-
-def write_albert(spec: ModelSpec) -> JsonObject:
-    """The options of an ALBERT config, with the fewest groups that keep different slots apart."""
-    slots = [(layer.attention_slot, layer.ffn_slot) for layer in spec.encoder.layers]
-    count, choices = len(slots), []
-    for inner in (i for i in range(1, count + 1) if count % i == 0):
-        for groups in range(1, count // inner + 1):
-            places = albert_places(count, groups, inner)
-            pairs = set(zip(places, slots, strict=True))
-            # One slot per place, and every place used: otherwise two slots would be written to one
-            # module.
-            if len(pairs) == len(set(places)) == groups * inner:
-                choices.append((groups * inner, inner, groups))
-    _, inner, groups = min(choices)
-    return {
-        **write_bert(spec),
-        "embedding_size": spec.encoder.embedding.width,
-        "num_hidden_layers": count // inner,
-        "num_hidden_groups": groups,
-        "inner_group_num": inner,
-    }
 
 
 ALBERT = replace(
@@ -327,7 +260,6 @@ ALBERT = replace(
         "inner_group_num": 1,
     },
     read=read_albert,
-    write=write_albert,
 )
 
 FAMILIES = (BERT, ROBERTA, XLM_ROBERTA, ELECTRA, DISTILBERT, ALBERT)

@@ -1,33 +1,25 @@
-"""A Hugging Face checkpoint → (spec, weights), and a model at split 0 → a Hugging Face checkpoint.
-
-Strict both ways: every tensor is accounted for, and a spec is written only where reading it back
-gives the same spec.
-"""
+"""A Hugging Face checkpoint → (spec, weights). Strict: every tensor is accounted for."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from decoupled.errors import SpecError, WeightsError
-from decoupled.model.files import written
 from decoupled.model.hf import bert
-from decoupled.model.hf.checkpoint import SAFETENSORS, read_config, read_weights, readable, resolve
+from decoupled.model.hf.checkpoint import read_config, read_weights, readable, resolve
 from decoupled.model.hf.deberta import DEBERTA
 from decoupled.model.hf.family import Family
 from decoupled.model.hf.modernbert import MODERNBERT
 from decoupled.model.hf.modules import with_head
-from decoupled.model.jsonable import JsonObject, to_json
 from decoupled.model.parts.head import HeadSpec
-from decoupled.model.spec import EncoderSpec, ModelSpec
+from decoupled.model.spec import EncoderSpec
 
 FAMILIES: dict[str, Family] = {f.name: f for f in (*bert.FAMILIES, MODERNBERT, DEBERTA)}
 Shape: TypeAlias = tuple[int, ...]
@@ -74,11 +66,11 @@ def _load(folder: Path) -> Checkpoint:
     # A bare encoder was saved without a head, so its names lack the family's prefix.
     bare = not any(name.startswith(f"{family.prefix}.") for name in theirs)
     shapes = _shapes(encoder, heads)
-    links = _links(family, config, encoder, heads, bare=bare)
+    joined = links(family, config, encoder, heads, bare=bare)
     # Several of our matrices may be rows of one of theirs, such as Wqkv.
     expected = {
         name: (sum(shapes[one][0] for one in ours), *shapes[ours[0]][1:])
-        for name, ours in links.items()
+        for name, ours in joined.items()
     }
     ignored = re.compile("|".join(f"(?:{pattern})" for pattern in family.ignored))
     used = {
@@ -90,7 +82,7 @@ def _load(folder: Path) -> Checkpoint:
             "use the config and the weights of one and the same model"
         )
     weights: dict[str, Tensor] = {}
-    for name, ours in links.items():
+    for name, ours in joined.items():
         parts = torch.split(theirs[name], [shapes[one][0] for one in ours])
         # Views of one fused tensor would keep all of it in memory, and safetensors refuses shared
         # storage.
@@ -101,31 +93,7 @@ def _load(folder: Path) -> Checkpoint:
     )
 
 
-def save(spec: ModelSpec, weights: Mapping[str, Tensor], folder: str | Path) -> None:
-    """Write config.json and model.safetensors as `transformers` reads them; not the tokenizer.
-
-    A slot that several layers share is written once for each, unless the family shares layers too.
-    """
-    family = family_of(spec.family)
-    config = _express(family, spec)
-    links = _links(family, config, spec.encoder, spec.heads, bare=not spec.heads)
-    if problems := _misfits(weights, _shapes(spec.encoder, spec.heads)):
-        raise WeightsError(f"the weights do not fit the spec: {problems}; load them together")
-    tensors = {
-        name: torch.cat([weights[one].detach().float().cpu() for one in ours]).clone()
-        for name, ours in links.items()
-    }
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    # Renamed when complete, so that a crash leaves no half-written weights under the final name.
-    unfinished = target / f"{SAFETENSORS}.tmp"
-    with written(unfinished):
-        save_file(tensors, unfinished, metadata={"format": "pt"})
-    unfinished.replace(target / SAFETENSORS)
-    (target / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-
-
-def _links(
+def links(
     family: Family,
     config: Mapping[str, Any],
     encoder: EncoderSpec,
@@ -183,49 +151,3 @@ def _misfits(tensors: Mapping[str, Tensor], expected: Mapping[str, Shape]) -> st
 
 def _first(names: Sequence[str], count: int = 5) -> str:
     return ", ".join(names[:count]) + (", …" if len(names) > count else "")
-
-
-def _express(family: Family, spec: ModelSpec) -> JsonObject:
-    """The config of a spec, checked by reading it back and comparing."""
-    if spec.split or spec.positions != "joint" or spec.cross_embed != "none":
-        raise SpecError(
-            f"split={spec.split}, positions={spec.positions!r}, cross_embed={spec.cross_embed!r}: "
-            "a Hugging Face checkpoint is a joint model; expected split=0 with positions='joint' "
-            "and cross_embed='none': save a split model in its own format"
-        )
-    if len(spec.heads) > 1:
-        kinds = ", ".join(head.kind for head in spec.heads)
-        raise SpecError(
-            f"heads {kinds}: a Hugging Face checkpoint has one head or none; drop all but one"
-        )
-    if not spec.layers:
-        raise SpecError(f"0 layers: a {family.name} checkpoint has at least 1; save a deeper model")
-    config = family.config(spec)
-    read = _plain(family.encoder(config), family.head(config, config["architectures"][0]))
-    if differences := list(_differences(_plain(spec.encoder, spec.heads), read)):
-        raise SpecError(
-            f"{family.name} cannot express this model: {_first(differences)}; "
-            "save it in its own format"
-        )
-    return config
-
-
-def _plain(encoder: EncoderSpec, heads: tuple[HeadSpec, ...]) -> JsonObject:
-    """A model as JSON, without what a checkpoint does not hold: slots, limits and the rank label."""
-    layers = tuple(layer.in_slot(0) for layer in encoder.layers)
-    encoder = replace(encoder, layers=layers, max_tokens=0)
-    heads = tuple(replace(head, rank_label="") for head in heads)
-    return {"encoder": to_json(encoder), "heads": to_json(heads)}
-
-
-def _differences(ours: object, theirs: object, path: str = "") -> Iterator[str]:
-    """Where two JSON values differ, as `path=ours (would be theirs)`."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        for key in dict.fromkeys([*ours, *theirs]):
-            at = f"{path}.{key}" if path else key
-            yield from _differences(ours.get(key), theirs.get(key), at)
-    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
-        for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-            yield from _differences(a, b, f"{path}[{i}]")
-    elif ours != theirs:
-        yield f"{path}={ours!r} (would be {theirs!r})"

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Literal
 
 from decoupled.errors import SpecError
-from decoupled.model.hf.bert import BERT, dense_head, post_norm, write_bert
-from decoupled.model.hf.family import Config, activation_name, by_head, one
-from decoupled.model.jsonable import JsonObject, to_json
+from decoupled.model.hf.bert import BERT, dense_head, post_norm
+from decoupled.model.hf.family import Config, by_head, one
+from decoupled.model.jsonable import to_json
 from decoupled.model.parts.attention import Attention, Disentangled, RelativeSpec, SelfAttention
 from decoupled.model.parts.head import HeadKind, HeadSpec
-from decoupled.model.spec import EncoderSpec, ModelSpec
+from decoupled.model.spec import EncoderSpec
 
 _TERMS: tuple[Literal["c2p", "p2c"], ...] = ("c2p", "p2c")
 
@@ -78,30 +78,6 @@ def _read_terms(config: Config) -> tuple[Literal["c2p", "p2c"], ...]:
     return tuple(term for term in _TERMS if term in names)
 
 
-def write_deberta(spec: ModelSpec) -> JsonObject:
-    """The options of a DeBERTa v2 config."""
-    encoder, attention = spec.encoder, to_json(spec.encoder.layers[0].attention)
-    terms = attention.get("terms", [])
-    config = {
-        **write_bert(spec),
-        "embedding_size": encoder.embedding.width,
-        "position_biased_input": encoder.embedding.positions > 0,
-        "relative_attention": bool(terms),
-        "norm_rel_ebd": "layer_norm" if encoder.relative and encoder.relative.norm else "none",
-    }
-    if terms:
-        buckets, distance = attention["buckets"], attention["max_distance"]
-        config["pos_att_type"] = terms
-        config["share_att_key"] = attention["shared"]
-        config["position_buckets"] = buckets if distance else -1
-        config["max_relative_positions"] = distance or buckets
-    for head in spec.heads:
-        if head.dense is not None:
-            config["pooler_hidden_act"] = activation_name(head.dense.activation)
-            config["pooler_hidden_size"] = encoder.width
-    return config
-
-
 def deberta_head(config: Config, kind: HeadKind) -> HeadSpec:
     """A head that reads the first token through the pooler; a span head reads every token as it is."""
     if kind == "span":
@@ -157,5 +133,4 @@ DEBERTA = replace(
     },
     read=read_deberta,
     read_head=deberta_head,
-    write=write_deberta,
 )

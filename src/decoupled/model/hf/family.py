@@ -1,7 +1,6 @@
-"""A family of encoders: a Hugging Face config ↔ our spec, and the names of its tensors.
+"""A family of encoders: a Hugging Face config as our spec, and the names of its tensors.
 
-Reading refuses what the encoder cannot compute. Writing checks nothing: whoever writes a config reads it back
-and compares, which finds everything that the family cannot express.
+Reading refuses what the encoder cannot compute.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from decoupled.errors import SpecError
 from decoupled.model.jsonable import LARGE, MANY, JsonObject
 from decoupled.model.parts.feed_forward import Activation
 from decoupled.model.parts.head import HeadKind, HeadSpec, rank_label_of
-from decoupled.model.spec import EncoderSpec, ModelSpec
+from decoupled.model.spec import EncoderSpec
 
 Modules: TypeAlias = Mapping[str, tuple[str, ...]]
 """A module of theirs → the modules of ours that it holds, joined along the rows in that order."""
@@ -37,11 +36,6 @@ _ACTIVATIONS: dict[str, Activation] = {
     "swish": "silu",
     "tanh": "tanh",
 }
-
-
-def activation_name(activation: Activation) -> str:
-    """What Hugging Face calls an activation."""
-    return "gelu_new" if activation == "gelu_tanh" else activation
 
 
 def one(**modules: str) -> Modules:
@@ -127,7 +121,7 @@ class Config(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One `model_type`: how its configs are read and written, and where its tensors are.
+    """One `model_type`: how its configs are read, and where its tensors are.
 
     Weights and biases carry the same suffix on both sides.
     """
@@ -150,7 +144,6 @@ class Family:
     """Values of options that config.json leaves out."""
     read: Callable[[Config], EncoderSpec]
     read_head: Callable[[Config, HeadKind], HeadSpec]
-    write: Callable[[ModelSpec], JsonObject]
 
     def complete(self, config: Mapping[str, Any]) -> Config:
         """A config in which an option that was left out has the family's default."""
@@ -177,23 +170,3 @@ class Family:
             head = self.read_head(config, "classes")
             return (replace(head, labels=labels, rank_label=rank_label_of(labels)),)
         return (self.read_head(config, kind),) if kind else ()
-
-    def config(self, spec: ModelSpec) -> JsonObject:
-        """The config.json of a model with at most one head."""
-        config: JsonObject = {
-            "architectures": [self.title + "Model"],
-            "model_type": self.name,
-            "dtype": "float32",
-            "vocab_size": spec.encoder.embedding.vocab,
-            "pad_token_id": spec.text.pad,
-            **self.write(spec),
-        }
-        for head in spec.heads:
-            # transformers derives the number of outputs from the labels, so even a span head must
-            # have two.
-            two = ("LABEL_0", "LABEL_1")
-            named = {"rank": two[:1], "classes": head.labels}.get(head.kind, two)
-            config["architectures"] = [self.title + _CLASSES[head.kind]]
-            config["id2label"] = {str(i): label for i, label in enumerate(named)}
-            config["label2id"] = {label: i for i, label in enumerate(named)}
-        return config

@@ -8,19 +8,17 @@ from decoupled.model.hf.family import (
     BUFFERS,
     Config,
     Family,
-    activation_name,
     by_head,
     numbered,
     one,
 )
-from decoupled.model.jsonable import JsonObject, to_json
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.parts.embedding import EmbeddingSpec
 from decoupled.model.parts.feed_forward import FeedForwardSpec
 from decoupled.model.parts.head import HeadDense, HeadKind, HeadSpec
 from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.parts.norm import NormSpec
-from decoupled.model.spec import DropoutSpec, EncoderSpec, ModelSpec
+from decoupled.model.spec import DropoutSpec, EncoderSpec
 
 GLOBAL_THETA = 160_000.0
 LOCAL_THETA = 10_000.0
@@ -87,63 +85,6 @@ def _theta(config: Config, kind: str) -> float:
     return config.number("local_rope_theta" if local else "global_rope_theta")
 
 
-def write_modernbert(spec: ModelSpec) -> JsonObject:
-    """The options of a ModernBERT config, for transformers 5 and for releases before it."""
-    encoder, first = spec.encoder, spec.encoder.layers[0]
-    config: JsonObject = {
-        "hidden_size": encoder.width,
-        "num_hidden_layers": len(encoder.layers),
-        "num_attention_heads": first.attention.heads,
-        "intermediate_size": first.ffn.width,
-        "hidden_activation": activation_name(first.ffn.activation),
-        "max_position_embeddings": encoder.max_tokens,
-        "norm_eps": first.norm.eps,
-        "norm_bias": first.norm.bias,
-        "attention_bias": to_json(first.attention).get("bias", False),
-        "attention_dropout": encoder.dropout.attention,
-        "embedding_dropout": encoder.dropout.hidden,
-        "mlp_dropout": encoder.dropout.hidden,
-        "mlp_bias": first.ffn.bias,
-        **_write_layers(encoder),
-    }
-    if spec.text.query_prefix:
-        config["bos_token_id"] = config["cls_token_id"] = spec.text.query_prefix[0]
-    if spec.text.query_suffix:
-        config["eos_token_id"] = config["sep_token_id"] = spec.text.query_suffix[-1]
-    for head in spec.heads:
-        config["classifier_pooling"] = "mean" if head.pooling == "mean" else "cls"
-        if head.dense is not None:
-            config["classifier_bias"] = head.dense.bias
-            config["classifier_activation"] = activation_name(head.dense.activation)
-    return config
-
-
-def _write_layers(encoder: EncoderSpec) -> JsonObject:
-    """Which layers have a window, how wide, and the rotary bases."""
-    attention = [to_json(layer.attention) for layer in encoder.layers]
-    local = [a for a in attention if a.get("window") is not None]
-    full = [a for a in attention if a.get("window") is None]
-    bases = {
-        "full_attention": (full[0].get("rotary") if full else None) or GLOBAL_THETA,
-        "sliding_attention": (local[0].get("rotary") if local else None) or LOCAL_THETA,
-    }
-    config: JsonObject = {
-        "local_attention": 2 * (local[0]["window"] or 1) if local else 128,
-        "layer_types": ["full_attention" if a in full else "sliding_attention" for a in attention],
-        "rope_parameters": {
-            kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()
-        },
-        # Releases before 5 know these names only, and a period in place of `layer_types`.
-        "global_rope_theta": bases["full_attention"],
-        "local_rope_theta": bases["sliding_attention"],
-    }
-    # From the largest period down, so that the smallest one that fits is kept.
-    for every in range(len(attention), 0, -1):
-        if all((a in full) == (i % every == 0) for i, a in enumerate(attention)):
-            config["global_attn_every_n_layers"] = every
-    return config
-
-
 def modernbert_head(config: Config, kind: HeadKind) -> HeadSpec:
     """A head of a linear layer and a norm, for spans too; pooled by the first token or the mean of all."""
     bias = bool(config.get("classifier_norm_bias", config["norm_bias"]))
@@ -195,5 +136,4 @@ MODERNBERT = Family(
     },
     read=read_modernbert,
     read_head=modernbert_head,
-    write=write_modernbert,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +16,6 @@ from decoupled.model.nn.stack import Observe, Stack
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import VECTOR, ModelSpec, Side
 
-Part = Literal["all", "input", "cross"]
-
 
 class Vector(nn.Linear):
     """The learned map to a text's vector, and the layers that come before it where there are some."""
@@ -25,7 +23,7 @@ class Vector(nn.Linear):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__(spec.encoder.width, spec.vector_width, bias=False)
         own = spec.stacks.get(VECTOR)
-        self.stack = Stack(own, first=0, last=len(own.layers)) if own else None
+        self.stack = Stack(own) if own else None
 
 
 class LateHead(nn.Linear):
@@ -59,46 +57,37 @@ class LateHead(nn.Linear):
 
 
 class PairEncoder(nn.Module):
-    """Everything with weights. `part` builds only what one component needs."""
+    """Everything with weights."""
 
-    def __init__(self, spec: ModelSpec, *, part: Part = "all") -> None:
+    def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.part = part
-        encoder, count = spec.encoder, len(spec.layers)
-        self.embedding = Embedding(encoder) if part != "cross" else None
-        self.stack = Stack(
-            encoder,
-            first=spec.split if part == "cross" else 0,
-            last=spec.split if part == "input" else count,
-        )
+        encoder = spec.encoder
+        self.embedding = Embedding(encoder)
+        self.stack = Stack(encoder)
         self.stand_in = nn.ParameterDict()
-        for side in ("query", "passage") if spec.stand_in and part != "cross" else ():
+        for side in ("query", "passage") if spec.stand_in else ():
             self.stand_in[side] = nn.Parameter(torch.zeros(spec.stand_in, encoder.width))
         projection = spec.projection
         self.projection = nn.ModuleDict()
-        if projection and part != "cross":
+        if projection:
             self.projection["down"] = nn.Linear(encoder.width, projection.width)
-        if projection and part != "input":
             self.projection["up"] = nn.Linear(projection.width, encoder.width)
-        self.vector = Vector(spec) if spec.vector is not None and part != "cross" else None
-        self.late = LateHead(spec) if spec.late is not None and part != "input" else None
-        cross = part != "input"
+        self.vector = Vector(spec) if spec.vector is not None else None
+        self.late = LateHead(spec) if spec.late is not None else None
         norm = spec.cross_embed == "add_ln"
         self.cross_embedding = (
-            CrossEmbedding(encoder, norm=norm) if cross and spec.cross_embed != "none" else None
+            CrossEmbedding(encoder, norm=norm) if spec.cross_embed != "none" else None
         )
         self.heads, self.exits = nn.ModuleDict(), nn.ModuleDict()
-        # The input component reads no head, and an exit is a head of the cross component.
-        for head in spec.heads if cross else ():
+        for head in spec.heads:
             self.heads[head.kind] = Head(head, width=encoder.width, dropout=encoder.dropout)
-        for exit_ in spec.exits if cross else ():
+        for exit_ in spec.exits:
             ranks = Head(spec.head("rank"), width=encoder.width, dropout=encoder.dropout)
             self.exits[str(exit_.layer)] = ranks
 
     def embed(self, side: Side, ids_BT: Tensor, position_BT: Tensor) -> Tensor:
         """Vectors of one side's tokens at the given positions."""
-        assert self.embedding is not None, "the cross component has no embedding"
         text = self.spec.text
         types = torch.full_like(ids_BT, text.query_type if side == "query" else text.passage_type)
         if text.structure is not None:
@@ -110,8 +99,8 @@ class PairEncoder(nn.Module):
         side: Side,
         ids_BT: Tensor,
         real_BT: Tensor,
-        *,
         query_length: Tensor | int = 0,
+        *,
         vectors: bool = True,
         before_B: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
@@ -192,8 +181,8 @@ class PairEncoder(nn.Module):
         query_real_BQ: Tensor,
         passage_BPD: Tensor,
         passage_real_BP: Tensor,
-        *,
         heads: Sequence[HeadKind],
+        *,
         last: int | None = None,
         links_BB: Tensor | None = None,
     ) -> dict[HeadKind, Tensor]:

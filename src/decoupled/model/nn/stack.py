@@ -40,15 +40,14 @@ class RelativeTable(nn.Module):
 
 
 class Stack(nn.Module):
-    """Layers `first..last-1` of the encoder. Slots are built once, however many layers use them."""
+    """The layers of an encoder. Slots are built once, however many layers use them."""
 
-    def __init__(self, spec: EncoderSpec, *, first: int, last: int) -> None:
+    def __init__(self, spec: EncoderSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.first, self.last = first, last
         self.attention = nn.ModuleDict()
         self.ffn = nn.ModuleDict()
-        for block in (block for layer in spec.layers[first:last] for block in layer.blocks):
+        for block in spec.blocks:
             if not hasattr(self, block.name):
                 self.add_module(block.name, nn.ModuleDict())
             slots = cast(nn.ModuleDict, getattr(self, block.name))
@@ -56,11 +55,8 @@ class Stack(nn.Module):
                 slots[str(block.slot)] = build_block(
                     block.part, block, width=spec.width, dropout=spec.dropout
                 )
-        # A component without layers has no use for the table, and must not expect its tensors.
-        relative = spec.relative if first < last else None
-        self.relative = RelativeTable(relative, spec.width) if relative else None
-        final = spec.final_norm if last == len(spec.layers) else None
-        self.norm = build_norm(final, spec.width) if final else None
+        self.relative = RelativeTable(spec.relative, spec.width) if spec.relative else None
+        self.norm = build_norm(spec.final_norm, spec.width) if spec.final_norm else None
         self._hooks: list[LayerHook] = []
 
     @contextmanager
@@ -78,7 +74,7 @@ class Stack(nn.Module):
         frame: Frame,
         *,
         rows: Rows = ALL,
-        first: int | None = None,
+        first: int = 0,
         last: int | None = None,
         query: int = 0,
         source: Source | None = None,
@@ -90,8 +86,7 @@ class Stack(nn.Module):
         frozen passages moves the first `query` rows only. Cross-attention looks at the
         `source`, if there is one.
         """
-        first = self.first if first is None else first
-        last = self.last if last is None else last
+        last = len(self.spec.layers) if last is None else last
         relative = self.relative() if self.relative is not None else None
         contexts = []
         for number in range(first, last):

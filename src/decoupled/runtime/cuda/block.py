@@ -28,7 +28,7 @@ class StateBlock:
     codes: Tensor
     """`[R, bytes]` uint8 codes of each row."""
     tail: Tensor
-    """`[R, bytes]` uint8: the scale, and the centroid's number where there is one."""
+    """`[R, bytes]` uint8: the scale, where there is one."""
 
     @classmethod
     def of(cls, bytes_RB: Tensor, layout: CodeLayout) -> StateBlock:
@@ -81,15 +81,8 @@ def keep(encoded: Encoded, layout: CodeLayout, device: torch.device) -> KeptBloc
 class Decoder:
     """Decodes bytes to codes as numbers, before any matrix restores the states."""
 
-    def __init__(self, layout: CodeLayout, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, layout: CodeLayout) -> None:
         self.layout = layout
-        self.dtype = dtype
-        tables = layout.residual
-        if tables is not None:
-            self.levels, self.spread, self.centroids = (
-                torch.from_numpy(np.ascontiguousarray(t)).to(device)
-                for t in (tables.levels, tables.spread, tables.centroids)
-            )
 
     def __call__(self, block: StateBlock, pairs: Pairs, out: Tensor) -> Tensor:
         """Write the rows of these passages to `out_NW`."""
@@ -108,24 +101,12 @@ class Decoder:
             return codes.view(torch.float32)
         if kind == "fp16":
             return codes.view(torch.float16).float()
-        # The view needs contiguous bytes, and the scale is the first two of the tail.
-        scale_N1 = tail[:, :2].contiguous().view(torch.float16).float()
+        scale_N1 = tail.contiguous().view(torch.float16).float()  # the view needs contiguous bytes
         if kind == "int8":
             return codes.view(torch.int8).float() * scale_N1
-        if kind == "int4":
-            return (unpacked(codes, 4, width).float() - 8) * scale_N1
-        assert self.layout.residual is not None
-        # The centroid's number is a little-endian 16-bit integer.
-        number_N2 = tail[:, 2:4].long()
-        z_NW = self.levels[unpacked(codes, self.layout.residual.bits, width).long()] * scale_N1
-        return z_NW * self.spread + self.centroids[number_N2[:, 0] + 256 * number_N2[:, 1]]
-
-
-def unpacked(codes: Tensor, bits: int, width: int) -> Tensor:
-    """`[N,width]` uint8 codes from packed bytes, the low bits of a byte first."""
-    places = torch.arange(0, 8, bits, device=codes.device, dtype=torch.uint8)
-    parts = (codes[:, :, None] >> places) & (2**bits - 1)
-    return parts.flatten(1)[:, :width]
+        # int4: two codes in a byte, the first one low, stored plus 8.
+        nibbles = torch.stack([codes & 15, codes >> 4], 2).flatten(1)[:, :width]
+        return (nibbles.float() - 8) * scale_N1
 
 
 def _dequantise_cuda(block: StateBlock, pairs: Pairs, bits: int, out: Tensor) -> Tensor:

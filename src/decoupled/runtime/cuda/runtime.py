@@ -393,6 +393,6 @@ class CudaRuntime:
     def _reading(self, layout: CodeLayout) -> PassageDecoding:
         return PassageDecoding(
             layout=layout,
-            decode=Decoder(layout, device=self.device, dtype=self.dtype),
+            decode=Decoder(layout),
             restore=self.weights.restore(layout.restore),
         )

@@ -184,7 +184,7 @@ def arrange(
         spec=spec,
         device=device,
         dtype=dtype,
-        embedding=_copy(cast(Embedding, net.embedding), device),
+        embedding=_copy(net.embedding, device),
         stand_in={side: rows.detach().to(device) for side, rows in net.stand_in.items()},
         layers=tuple(
             _layer(layer, net.stack, place, eight=eight and number >= spec.split)

@@ -1,1 +1,0 @@
-"""The codec `residual`: the nearest centroid and a few bits for what is left (ColBERTv2)."""
