@@ -1,4 +1,4 @@
-"""What every store must do: one suite for the store in memory and the embedded one."""
+"""What a store must do, in a folder and on an object store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from records import TOKEN_BYTES, WIDTH, Kind, ids, record, same
 NOW = timedelta(0)
 
 
-@pytest.fixture(params=["memory", "lance", "objects"])
+@pytest.fixture(params=["lance", "objects"])
 def kind(request, tmp_path):
     if request.param == "objects":
         pytest.importorskip("obstore")
@@ -42,15 +42,9 @@ def contents(view):
     }
 
 
-def test_passages_that_were_cut_from_one_document_are_one_document(store):
-    cut = [record(f"d#{n}", meta={"document": "d"}) for n in (1, 2)]
-    store.append([*cut, record("whole", meta={"about": "a document"}), record("plain")], part="0")
-    assert (store.snapshot.passages, store.snapshot.documents) == (4, 3)
-
-
 def test_empty(store):
     view = store.snapshot
-    assert (len(view), view.passages, view.documents, view.parts) == (0, 0, 0, frozenset())
+    assert (len(view), view.passages, view.parts) == (0, 0, frozenset())
     assert list(view.scan()) == []
     assert len(view.lexical("anything", 5)) == 0
     assert len(view.dense(np.ones(WIDTH, np.float32), 5)) == 0
