@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from datetime import timedelta
@@ -160,8 +159,8 @@ def test_a_record_that_went_bad_in_the_cache_is_fetched_again(bucket, split, mon
         index.add(passages(30))
     engine = Engine(address)
     first = engine.search(QUERY, k=30)
-    for chunk in engine.index.location._cache._chunks:
-        chunk.path.write_bytes(bytes(chunk.end))
+    cached = engine.index.location._cache._records
+    assert cached.execute("UPDATE records SET content = zeroblob(length(content))").rowcount > 20
     assert [h.score for h in engine.search(QUERY, k=30)] == [h.score for h in first]
     assert [h.score for h in engine.search(QUERY, k=30)] == [h.score for h in first]
 
@@ -179,57 +178,46 @@ def there(kept: DiskCache, number: int, size: int = 1000) -> bool:
 
 
 def test_a_cache_stays_within_its_budget_and_keeps_what_is_read(tmp_path):
-    kept = DiskCache(tmp_path, 64_000)
-    fill(kept, range(40))
-    for number in range(40, 400):
-        assert there(kept, 7)
-        fill(kept, [number])
-        assert kept.bytes <= 64_000
-    assert there(kept, 399) and not there(kept, 0)
-    on_disk = sum(f.stat().st_size for f in tmp_path.rglob("*.chunk"))
-    assert on_disk <= 64_000
+    kept = DiskCache(tmp_path, 640_000)
+    fill(kept, range(20), size=9000)
+    for number in range(20, 400):
+        assert there(kept, 7, size=9000)
+        fill(kept, [number], size=9000)
+        assert kept.bytes <= 640_000
+    assert there(kept, 399, size=9000) and not there(kept, 0, size=9000)
+    assert (tmp_path / "records.db").stat().st_size <= 640_000
     assert not there(kept, 399, size=10)
 
 
-def test_a_large_cache_has_few_open_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk_cache, "_CHUNK", 1000)
-    kept = DiskCache(tmp_path, 1_000_000)
-    fill(kept, range(500))
-    assert there(kept, 0) and len(list(tmp_path.rglob("*.chunk"))) <= 128
-
-
-def test_a_cache_is_found_again_and_shared_by_nobody(tmp_path):
+def test_a_cache_is_shared_and_found_again(tmp_path):
     first = DiskCache(tmp_path, 64_000)
     fill(first, range(20))
     second = DiskCache(tmp_path, 64_000)
-    assert not there(second, 3)
+    assert there(second, 3) and second.drop([("segment", 3)]) and not there(first, 3)
     first.close()
-    torn = next(tmp_path.glob("0/*.chunk")).with_name("99.chunk")
-    torn.write_bytes(b"half")
+    second.close()
     again = DiskCache(tmp_path, 64_000)
-    assert all(there(again, number) for number in range(20))
-    assert not torn.exists()
+    assert all(there(again, number) for number in range(20) if number != 3)
 
 
-@pytest.mark.parametrize("short", [True, False])
-def test_a_full_disk_ends_the_caching_and_no_read(tmp_path, monkeypatch, caplog, short):
-    kept, pwrite = DiskCache(tmp_path, 64_000), os.pwrite
+def test_a_damaged_cache_begins_anew(tmp_path):
+    (tmp_path / "records.db").write_bytes(b"half" * 1000)
+    kept = DiskCache(tmp_path, 64_000)
+    fill(kept, [1])
+    assert there(kept, 1)
+
+
+def test_a_full_disk_ends_the_caching_and_no_read(tmp_path, caplog):
+    kept = DiskCache(tmp_path, 640_000)
     fill(kept, range(3))
-
-    def full(descriptor, content, at):
-        if not short:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return pwrite(descriptor, content[:10], at)
-
-    monkeypatch.setattr(os, "pwrite", full)
-    fill(kept, range(3, 6))
-    monkeypatch.undo()
-    fill(kept, [6])
-    assert [there(kept, number) for number in range(7)] == [True] * 3 + [False] * 4
+    (pages,) = kept._records.execute("PRAGMA page_count").fetchone()
+    kept._records.execute(f"PRAGMA max_page_count = {pages}")
+    fill(kept, range(3, 6), size=9000)
     assert len(caplog.records) == 1 and "nothing more is cached" in caplog.text
-    kept.close()
-    again = DiskCache(tmp_path, 64_000)
-    assert [there(again, number) for number in range(7)] == [True] * 3 + [False] * 4
+    assert "full" in caplog.text
+    assert not any(there(kept, number) for number in range(3, 6))
+    again = DiskCache(tmp_path, 640_000)
+    assert all(there(again, number) for number in range(3))
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,15 @@ def contents(view):
     }
 
 
+def test_passages_that_were_cut_from_one_document_are_one_document(store):
+    cut = [record(f"d#{n}", meta={"document": "d"}) for n in (1, 2)]
+    store.append([*cut, record("whole", meta={"about": "a document"}), record("plain")], part="0")
+    assert (store.snapshot.passages, store.snapshot.documents) == (4, 3)
+
+
 def test_empty(store):
     view = store.snapshot
-    assert (len(view), view.passages, view.parts) == (0, 0, frozenset())
+    assert (len(view), view.passages, view.documents, view.parts) == (0, 0, 0, frozenset())
     assert list(view.scan()) == []
     assert len(view.lexical("anything", 5)) == 0
     assert len(view.dense(np.ones(WIDTH, np.float32), 5)) == 0

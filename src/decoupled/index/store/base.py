@@ -71,6 +71,10 @@ class Snapshot(Protocol):
     def passages(self) -> int:
         """Number of passages, that is of distinct ids."""
 
+    @property
+    def documents(self) -> int:
+        """Number of documents; passages that were cut from one document count once."""
+
     def lexical(
         self, query: str, k: int, where: Where | None = None, rows: Rows | None = None
     ) -> Ranking:

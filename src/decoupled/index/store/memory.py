@@ -31,7 +31,7 @@ _NOTHING = Ranking(np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
 class MemoryStore(Store, Snapshot):
-    """Implements `Store` for records that are only added. Its one snapshot is itself; a search finds nothing."""
+    """Implements `Store` for records that are only added; it is its own snapshot. A search finds nothing."""
 
     def __init__(self, *, token_bytes: int, width: int | None = None) -> None:
         self._token_bytes, self._width = token_bytes, width
@@ -100,6 +100,11 @@ class MemoryStore(Store, Snapshot):
     def passages(self) -> int:
         """Distinct ids."""
         return len(self._rows)
+
+    @property
+    def documents(self) -> int:
+        """Distinct documents."""
+        return len({record.meta.get("document", record.id) for record in self._records})
 
     def lexical(
         self, query: str, k: int, where: Where | None = None, rows: Rows | None = None

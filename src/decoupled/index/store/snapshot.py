@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
@@ -94,6 +95,20 @@ class LanceSnapshot:
         """Distinct ids: each has one window 0."""
         with self._reading() as dataset:
             return int(dataset.count_rows("window = 0"))
+
+    @cached_property
+    def documents(self) -> int:
+        """Distinct documents, by the metadata of their passages."""
+        names = set()
+        with self._reading() as dataset:
+            scanner = dataset.scanner(columns=["id", "meta"], filter="window = 0")
+            for batch in scanner.to_batches():
+                for name, meta in zip(
+                    *(column.to_pylist() for column in batch.columns), strict=True
+                ):
+                    cut = json.loads(meta).get("document") if meta and "document" in meta else None
+                    names.add(name if cut is None else cut)
+        return len(names)
 
     @cached_property
     def parts(self) -> frozenset[str]:
