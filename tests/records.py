@@ -12,7 +12,6 @@ import numpy as np
 from decoupled.index.record import Record
 from decoupled.index.store.base import Store
 from decoupled.index.store.lance import LanceStore
-from decoupled.index.store.memory import MemoryStore
 
 TOKEN_BYTES, WIDTH = 8, 8
 
@@ -69,7 +68,7 @@ class Kind:
 
     @property
     def stores(self) -> type[Store]:
-        return MemoryStore if self.name == "memory" else LanceStore
+        return LanceStore
 
     def create(self):
         return self.stores.create(self.path, token_bytes=TOKEN_BYTES, width=WIDTH)

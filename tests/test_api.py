@@ -39,7 +39,7 @@ BEFORE = {
         "deepest_split",
         "demo",
     ),
-    *("doctor", "evaluate_retrieval", "fit_cascade", "fit_scoring", "info", "layers", "plan"),
+    *("doctor", "evaluate_retrieval", "fit_scoring", "info", "layers", "plan"),
     *("recipe", "reindex", "report", "suggest_split", "train_reader"),
 }
 """Names that version 0.1 had here beside these."""

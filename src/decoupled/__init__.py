@@ -27,7 +27,6 @@ _MOVED = {
     "demo": "measure.demo",
     "doctor": "runtime.doctor",
     "evaluate_retrieval": "measure.retrieval",
-    "fit_cascade": "search.late_interaction",
     "fit_scoring": "methods.scores.scoring",
     "info": "measure.info",
     "layers": "lab.study.layers",

@@ -9,14 +9,10 @@ import random
 import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from corpora import LINES, PASSAGES, ROWS, SQUAD, both_ways, put
 from decoupled.errors import InputError
 from decoupled.index.documents import read_passages
-from decoupled.index.documents.files import UnreadableError
-from decoupled.index.formats import json as json_reader
 from decoupled.measure.pairs import read_queries
 from decoupled.model.tokens import Passage
 
@@ -262,48 +258,19 @@ def test_a_json_file_of_lines(tmp_path):
         (
             '[{"id": "a", "text": "x"},\n{"id": "b", "text"}]',
             "docs.json:2: is not JSON (Expecting",
-            "a",
+            "",
         ),
-        ('[{"id": "a", "text": "x"},\n{"id": "b", "te', "docs.json:2: is cut short", "a"),
-        ('[{"id": "a", "text": "x"}', "docs.json:1: is cut short: expected ','", "a"),
-        ('[{"id": "a", "text": "x"} 3]', "docs.json:1: is not JSON: expected ',', found '3'", "a"),
-        ('{\n"rows": []}', "docs.json:2: is an object with rows; expected a list of objects", ""),
-        ('"text"', "docs.json:1: begins with '\"'; expected a list of objects", ""),
+        ('[{"id": "a", "text": "x"},\n{"id": "b", "te', "docs.json:2: is cut short", ""),
+        ('[{"id": "a", "text": "x"}', "docs.json:1: is cut short (Expecting ','", ""),
+        ('[{"id": "a", "text": "x"} 3]', "docs.json:1: is not JSON (Expecting ','", ""),
+        ('{\n"rows": []}', "docs.json: is an object with rows; expected a list of objects", ""),
+        ('"text"', "docs.json: is 'text'; expected a list of objects", ""),
         (b'[{"id": "a",\n "text": "\xe9"}]', "is not UTF-8", ""),
     ],
 )
 def test_broken_json(tmp_path, content, message, ids):
     found, _ = both_ways(put(tmp_path, "docs.json", content), message)
     assert found == list(ids)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(values=st.lists(JSON), ascii=st.booleans(), indent=st.sampled_from([None, 1]))
-def test_items_equal_the_standard_parser_at_every_buffer_size(values, ascii, indent):
-    text = json.dumps(values, ensure_ascii=ascii, indent=indent)
-    data = text.encode("utf-8", "surrogatepass")
-    if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        for block in (1, 7, 64):
-            patch.setattr(json_reader, "BLOCK", block)
-            assert list(json_reader.json_items(io.BufferedReader(io.BytesIO(data)))) == values
-
-
-def test_a_syntax_error_is_found_without_reading_the_rest(monkeypatch):
-    monkeypatch.setattr(json_reader, "BLOCK", 64)
-    raw = Unclosed(b'[{"a": 1}, {"a" 2}' + b" " * 10_000_000)
-    with pytest.raises(UnreadableError, match="Expecting ':' delimiter") as error:
-        list(json_reader.json_items(io.BufferedReader(raw)))
-    assert error.value.line == 1
-    assert raw.tell() < 100_000
 
 
 # tables -------------------------------------------------------------------------------------------

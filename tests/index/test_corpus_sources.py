@@ -236,7 +236,7 @@ def test_settings_in_folders_are_files_of_another_kind(tmp_path):
     put(tmp_path, "docs.jsonl", '{"text": "y"}\n{"level": 2}\n')
     problems = []
     found = read_passages(tmp_path, on_error="skip", report=problems.append)
-    assert [p.id for p in found] == ["cut.json:1", "docs.jsonl:1"]
+    assert [p.id for p in found] == ["docs.jsonl:1"]
     kinds = {p.path.rpartition("/")[2]: p.kind for p in problems}
     others = ("list.json", "log.jsonl", "meta.json", "numbers.csv", "package.json")
     assert kinds == dict.fromkeys(others, "other") | {"cut.json": "lost", "docs.jsonl": "lost"}

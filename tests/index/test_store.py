@@ -1,4 +1,4 @@
-"""What every store must do: one suite for the store in memory and the embedded one."""
+"""What a store must do, in a folder and on an object store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from records import TOKEN_BYTES, WIDTH, Kind, ids, record, same
 NOW = timedelta(0)
 
 
-@pytest.fixture(params=["memory", "lance", "objects"])
+@pytest.fixture(params=["lance", "objects"])
 def kind(request, tmp_path):
     if request.param == "objects":
         pytest.importorskip("obstore")

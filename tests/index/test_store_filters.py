@@ -93,7 +93,7 @@ def test_filters_give_exactly_what_passes(filled, where):
         assert len(view.dense(query, k, where)) == min(k, len(expected))
 
 
-@pytest.fixture(scope="module", params=["memory", "lance"])
+@pytest.fixture(scope="module", params=["lance"])
 def filled(request, tmp_path_factory):
     """Records with metadata: some indexed, some not, some replaced, some deleted."""
     kind = Kind(request.param, tmp_path_factory.mktemp("filled") / "test.idx")
@@ -120,8 +120,8 @@ def filled(request, tmp_path_factory):
         ("lang=en", "expected an object of fields and values"),
     ],
 )
-def test_filters_that_mean_nothing_are_refused(where, message):
-    store = Kind("memory").create()
+def test_filters_that_mean_nothing_are_refused(where, message, tmp_path):
+    store = Kind("lance", tmp_path).create()
     store.append([record("a", "w1", meta={"year": 1})], part="0")
     with pytest.raises(InputError, match=message):
         store.snapshot.lexical("w1", 5, where)
@@ -138,10 +138,9 @@ def test_filters_that_mean_nothing_are_refused(where, message):
         ({"k": {f"b{n}": 1 for n in range(9)}}, "'b0', 'b1', 'b2', 'b3'; use gte"),
     ],
 )
-@pytest.mark.parametrize("kind", ["memory", "lance"])
-def test_filters_are_bounded(kind, where, message, tmp_path):
+def test_filters_are_bounded(where, message, tmp_path):
     """A chain of 40,000 conditions overflowed the stack of the query planner, and took the process along."""
-    store = Kind(kind, tmp_path).create()
+    store = Kind("lance", tmp_path).create()
     store.append([record("a", "w1", meta={"year": 1})], part="0")
     with pytest.raises(InputError, match=message):
         store.snapshot.lexical("w1", 5, where)

@@ -26,7 +26,6 @@ from decoupled.search.late_interaction import (
     LateInteraction,
     LateProjection,
     codes_of,
-    fit_cascade,
     max_sim,
     per_result,
     product,
@@ -125,6 +124,11 @@ def test_hits_of_a_cascade_are_the_full_ranking_of_what_it_kept(index):
     scores = {h.id: h.score for h in full}
     assert all(h.score == pytest.approx(scores[h.id], abs=1e-5) for h in hits)
     assert [h.id for h in hits] == sorted((h.id for h in hits), key=lambda i: -scores[i])
+
+
+def test_a_share_that_is_no_number_is_an_error_that_names_it(index):
+    with pytest.raises(InputError, match="give a share such as"):
+        Engine(index, cascade="auto")
 
 
 def test_a_cascade_that_keeps_everything_changes_nothing(index):
@@ -312,13 +316,7 @@ def test_windows_of_one_passage_are_no_reason_to_read_all(model, tmp_path, monke
     assert sum(read) < windows, "read once, and not all"
 
 
-def test_nothing_is_fitted_to_an_index_and_what_was_is_ignored(index, tmp_path):
-    with pytest.raises(
-        InputError, match=r"no cascade is fitted to an index any more; .*adapt.*0\.3"
-    ):
-        Engine(index, cascade="auto")
-    with pytest.raises(InputError, match="teaches a model late interaction"):
-        fit_cascade(index, "queries.jsonl", loss=0.1)
+def test_what_older_versions_fitted_to_an_index_is_ignored(index, tmp_path):
     path = shutil.copytree(index, tmp_path / "i")
     (path / "cascade.safetensors").write_bytes(b"of an older version")
     assert check(path).sound

@@ -16,6 +16,7 @@ from decoupled.runtime.open import open_runtime
 from decoupled.serve.cluster.capacity import (
     OVERHEAD_MS,
     RETRIEVE_MS,
+    Planned,
     Rates,
     Workload,
     count_of,
@@ -44,7 +45,7 @@ def test_a_plan_is_arithmetic():
     assert found.build_hours == pytest.approx(found.build_worker_hours / 4)
     assert (found.shards, found.replicas, found.processes) == (1, 2, 2)
     assert found.one_process_ms == pytest.approx(10 + 13.7 + 2 + 800)
-    assert found.query_ms == found.one_process_ms and found.reachable
+    assert found.query_ms == found.one_process_ms
     assert found.memory_bytes_per_process == 90_000_000 + 44_000_000
 
 
@@ -58,11 +59,13 @@ def test_less_time_takes_more_shards_and_more_queries_more_replicas():
 
 
 def test_what_cannot_be_reached_is_said():
-    found = estimate(replace(WORKLOAD, latency_ms=30.0), RATES)
-    assert not found.reachable and found.floor_ms > 30.0 and found.shards <= WORKLOAD.candidates
-    close = estimate(replace(WORKLOAD, latency_ms=45.0), RATES)
-    assert close.floor_ms < 45.0 < close.query_ms and not close.reachable
-    assert estimate(replace(WORKLOAD, latency_ms=close.query_ms), RATES).reachable
+    def warnings(latency_ms: float) -> list[str]:
+        need = replace(WORKLOAD, latency_ms=latency_ms)
+        return Planned(workload=need, rates=RATES, capacity=estimate(need, RATES)).warnings()
+
+    assert estimate(replace(WORKLOAD, latency_ms=30.0), RATES).shards <= WORKLOAD.candidates
+    assert "30 ms cannot be reached: 48 ms is the least" in warnings(30.0)[0]
+    assert "45 ms cannot be reached" in warnings(45.0)[0] and not warnings(50.0)
 
 
 def test_retrieval_follows_the_measurements():

@@ -63,7 +63,7 @@ class Engine:
         source: Index | Model | Runtime | str | Path,
         *,
         runtime: str = "auto",
-        cascade: LateInteraction | float | Literal["auto", "all"] | None = None,
+        cascade: LateInteraction | float | Literal["all"] | None = None,
         memory: int | str | None = None,
         remember: int = 0,
     ) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NoReturn
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -171,29 +171,23 @@ def parse_share(text: str | None) -> float | Literal["all"] | None:
 
 
 def open_late_interaction(
-    cascade: LateInteraction | float | Literal["auto", "all"] | None, source: Index | Runtime
+    cascade: LateInteraction | float | Literal["all"] | None, source: Index | Runtime
 ) -> LateInteraction | None:
     """Late interaction that passes on a share of the candidates, with the model's projection if it has one.
 
     `all` passes on every candidate, and None leaves the choice to the model (`LateSpec.keep`).
     """
-    if cascade == "auto":
-        fit_cascade()
     if cascade == "all":
         return LateInteraction(keep=1.0)
     if cascade is None or isinstance(cascade, LateInteraction):
         return cascade
+    try:
+        share = float(cascade)
+    except ValueError:
+        raise InputError(f"cascade is {cascade!r}; give a share such as 0.3, or 'all'") from None
     runtime = source.runtime if isinstance(source, Index) else source
-    learned = LateInteraction.of(runtime, float(cascade)) if source.spec.late else None
-    return learned or LateInteraction(keep=float(cascade))
-
-
-def fit_cascade(*_: object, **__: object) -> NoReturn:
-    """Raise: nothing is fitted to an index any more."""
-    raise InputError(
-        "no cascade is fitted to an index any more; `decoupled adapt` teaches a model late interaction, "
-        "which a search then uses by itself, or give a share such as cascade=0.3"
-    )
+    learned = LateInteraction.of(runtime, share) if source.spec.late else None
+    return learned or LateInteraction(keep=share)
 
 
 def codes_of(states: States | Encoded, codec: Codec | None) -> Floats:

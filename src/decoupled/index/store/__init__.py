@@ -1,4 +1,4 @@
-"""Where records live: `base` is the protocol, `lance` the embedded store, `memory` one for tests."""
+"""Where records live: `base` is the protocol, `lance` the embedded store, `memory` holds a few."""
 
 import os
 

@@ -75,10 +75,6 @@ class Snapshot(Protocol):
     def documents(self) -> int:
         """Number of documents; passages that were cut from one document count once."""
 
-    @property
-    def parts(self) -> frozenset[str]:
-        """Names of the parts that were committed, whatever became of their records."""
-
     def lexical(
         self, query: str, k: int, where: Where | None = None, rows: Rows | None = None
     ) -> Ranking:

@@ -6,7 +6,7 @@ Numbers compare as numbers, text as text, and `True` is not 1. `id` and `title` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,12 +32,6 @@ class Condition:
     exact: tuple[str, ...] | None = None
     low: str = ""
     high: str | None = None
-
-    def holds(self, strings: Sequence[str]) -> bool:
-        """Whether any of a record's strings for this field satisfies the condition."""
-        if self.exact is not None:
-            return any(s in self.exact for s in strings)
-        return any(self.low <= s and (self.high is None or s < self.high) for s in strings)
 
 
 def conditions(where: Mapping[str, Any]) -> tuple[Condition, ...]:

@@ -163,9 +163,6 @@ class Folder(Location):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, content)
 
-    def drop(self, file: str) -> None:
-        (self.path / file).unlink(missing_ok=True)
-
     def stamp(self, file: str) -> str | None:
         try:
             status = (self.path / file).stat()

@@ -4,7 +4,6 @@ PLACE/passages.lance/     the table
 PLACE/head.json           its newest version, with checksums of its files
 PLACE/states/<name>.bin   segments: the states of many records, never changed once written
 PLACE/states/garbage.json when each segment was first seen without a record
-PLACE/resume.json         how far the first build of an index came, until it is done
 PLACE/write.lock          held by the one writer
 
 An index keeps its manifest, codec and model in the same location, through the same few calls.
@@ -109,9 +108,6 @@ class Location(Protocol):
 
     def save(self, file: str, content: bytes) -> None:
         """Replace a small file in one step, durably."""
-
-    def drop(self, file: str) -> None:
-        """Remove a small file, if it is there."""
 
     def stamp(self, file: str) -> str | None:
         """A string that changes whenever a file is replaced; None where there is no such file."""

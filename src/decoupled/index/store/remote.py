@@ -115,11 +115,6 @@ class Prefix(Location):
         with _reaching(self.name):
             self._api.put(self._store, file, content)
 
-    def drop(self, file: str) -> None:
-        if self.stamp(file) is not None:
-            with _reaching(self.name):
-                self._api.delete(self._store, file)
-
     def stamp(self, file: str) -> str | None:
         head = self._if_there(lambda: self._api.head(self._store, file))
         return f"{head['e_tag']} {head['last_modified']}" if head else None

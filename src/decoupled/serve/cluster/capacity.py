@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import timeit
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from decoupled.index.encode import encode_texts
 from decoupled.index.manifest import check_storable, codec_name, source_of
 from decoupled.model.codec import fit_codec
 from decoupled.model.folder import read_tensors, starter_model
+from decoupled.model.jsonable import JsonObject
 from decoupled.model.tokens import Ids
 from decoupled.runtime.base import Runtime
 from decoupled.runtime.open import open_runtime
@@ -90,9 +90,6 @@ class Capacity:
     query_ms: float
     """One query on an idle cluster of so many shards."""
     one_process_ms: float
-    floor_ms: float
-    """What no number of shards goes below."""
-    reachable: bool
     processes: int
     """Processes that serve."""
 
@@ -109,18 +106,15 @@ class Planned:
     def assumptions(self) -> list[str]:
         """What the plan takes for granted."""
         measured = ", ".join(f"{ms} ms at {size:,}" for size, ms in RETRIEVE_MS.items())
-        beyond = "; beyond that the growth of the last decade goes on, which nobody measured"
-        if self.workload.passages <= max(RETRIEVE_MS):
-            beyond = ""
+        if self.workload.passages > max(RETRIEVE_MS):
+            measured += "; beyond that the growth of the last decade goes on, which nobody measured"
         return [
             "encoding, scoring and query rates: measured now, in this process, with all its threads",
-            f"first stage: {measured}{beyond}",
-            f"text, offsets and metadata {TABLE_BYTES} bytes a passage, inverted index {SEARCH_BYTES}",
-            f"{LOCATOR_BYTES} bytes a passage in the memory of every process, beside the model",
+            f"first stage: {measured}",
             f"a process is busy {BUSY:.0%} of the time; a query to shards costs {OVERHEAD_MS:g} ms more",
         ]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Plain values."""
         return {
             "need": asdict(self.workload),
@@ -131,33 +125,23 @@ class Planned:
 
     def warnings(self) -> list[str]:
         """What was asked for and cannot be had."""
-        need, plan = self.workload, self.capacity
-        if plan.reachable:
-            return []
-        return [
-            f"{need.latency_ms:g} ms cannot be reached: {plan.query_ms:.0f} ms is the least "
-            f"({plan.floor_ms:.0f} ms pass before the first candidate is scored); allow more time"
-        ]
+        least, limit = self.capacity.query_ms, self.workload.latency_ms
+        late = f"{limit:g} ms cannot be reached: {least:.0f} ms is the least; allow more time"
+        return [late] if least > limit else []
 
     def described(self) -> dict[str, str]:
         """The plan in words, by what it is about."""
         need, rates, plan = self.workload, self.rates, self.capacity
-        build = (
-            f"{plan.build_hours:,.1f} hours with {need.workers} workers "
-            f"({rates.encode_per_s:,.0f} passages/s each, {rates.runtime})"
-        )
-        query = (
-            f"{plan.query_ms:,.0f} ms; {plan.one_process_ms:,.0f} ms in one process "
-            f"(first stage {plan.retrieve_ms:.0f}, scoring {need.candidates * rates.pair_ms:,.0f})"
-        )
+        scoring = need.candidates * rates.pair_ms
         return {
             "passages": f"{need.passages:,} of {need.tokens} tokens",
             "states on disk": f"{plan.state_bytes / 1e9:,.1f} GB as {need.codec}",
             "text and search index": f"{plan.catalogue_bytes / 1e9:,.1f} GB",
-            "build": build,
+            "build": f"{plan.build_hours:,.1f} hours with {need.workers} workers ({rates.runtime})",
             "shards": f"{plan.shards} of {plan.replicas} replicas: {plan.processes} processes",
             "memory of a process": f"{plan.memory_bytes_per_process / 1e9:,.2f} GB",
-            "a query": query,
+            "a query": f"{plan.query_ms:,.0f} ms; {plan.one_process_ms:,.0f} ms in one process "
+            f"(first stage {plan.retrieve_ms:.0f}, scoring {scoring:,.0f})",
         }
 
 
@@ -198,11 +182,13 @@ def plan(
 
 def count_of(text: str) -> int:
     """A number of passages: `250000`, `3M`, `1.5B`."""
-    match = re.fullmatch(r"\s*(\d[\d_,]*(?:\.\d+)?)\s*([kKmMbB]?)\s*", text)
-    if match is None:
-        raise OptionError("passages", f"is {text!r}; write a number such as 250000, 3M or 1.5B")
-    unit = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}[match[2].lower()]
-    return round(float(match[1].replace(",", "").replace("_", "")) * unit)
+    try:
+        # 3M is 3e6.
+        return round(float(text.lower().translate({107: "e3", 109: "e6", 98: "e9"})))
+    except (ValueError, OverflowError):
+        raise OptionError(
+            "passages", f"is {text!r}; write a number such as 250000, 3M or 1.5B"
+        ) from None
 
 
 def estimate(workload: Workload, rates: Rates) -> Capacity:
@@ -212,10 +198,9 @@ def estimate(workload: Workload, rates: Rates) -> Capacity:
     retrieve = retrieve_ms(workload.passages)
     alone = rates.query_ms + retrieve + FETCH_MS
     scoring = workload.candidates * rates.pair_ms
-    floor = alone + OVERHEAD_MS
     shards = 1
     if alone + scoring > workload.latency_ms:
-        room = max(workload.latency_ms - floor, rates.pair_ms)
+        room = max(workload.latency_ms - alone - OVERHEAD_MS, rates.pair_ms)
         shards = min(workload.candidates, math.ceil(scoring / room))
     busy_ms = alone + scoring / shards
     query_ms = busy_ms + (OVERHEAD_MS if shards > 1 else 0.0)
@@ -231,8 +216,6 @@ def estimate(workload: Workload, rates: Rates) -> Capacity:
         retrieve_ms=retrieve,
         query_ms=query_ms,
         one_process_ms=alone + scoring,
-        floor_ms=floor,
-        reachable=query_ms <= workload.latency_ms,
         processes=shards * replicas,
     )
 

@@ -55,7 +55,7 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
     limits: Limits = Limits(),
     questions: Sequence[str] = (),
     runtime: str = "auto",
-    cascade: float | Literal["auto", "all"] | None = None,
+    cascade: float | Literal["all"] | None = None,
     memory: str | None = None,
     cache_mib: int = 256,
     workers: int = 1,
@@ -121,7 +121,7 @@ class Served:
     origins: tuple[str, ...]
     questions: tuple[str, ...]
     runtime: str
-    cascade: float | Literal["auto", "all"] | None
+    cascade: float | Literal["all"] | None
     memory: int | None
     cache: int
     layout: Layout | None
