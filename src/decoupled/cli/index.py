@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 import decoupled as dc
 from decoupled.cli import options as opt
 from decoupled.cli import printing
-from decoupled.errors import DecoupledError, InputError
+from decoupled.errors import DecoupledError, InputError, need
 
 if TYPE_CHECKING:
     from decoupled.index.documents import Skipped
@@ -66,6 +67,9 @@ def index(
     form: Format = None,
     append: Annotated[bool, Option("--append", help="Add a corpus to an existing index.")] = False,
     sync: Annotated[bool, Option("--sync", help="Remove passages that the corpus lost.")] = False,
+    watch: Annotated[
+        bool, Option("--watch", help="Stay, and follow each change of the corpus until Ctrl-C.")
+    ] = False,
     cluster: Cluster = None,
     workers: Count = None,
     on_error: opt.OnError = "skip",
@@ -75,8 +79,11 @@ def index(
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
     from decoupled.index.build import reindex  # here: `--help` must not load it
 
-    if bool(corpus) == bool(stored):
-        raise InputError("give a corpus, or --from INDEX, and not both")
+    if bool(corpus) == bool(stored) or (stored and watch):
+        raise InputError("give a corpus, or --from INDEX without --watch, and not both")
+    sync = sync or (watch and not append)
+    if watch:
+        need(("watchfiles", "watch"))
     if stored:
         with printing.corpus_bar(None) as bar:
             run = partial(reindex, stored, output, model=model, codec=codec, runtime=runtime)
@@ -95,6 +102,17 @@ def index(
     if sync and built.skipped:  # what was not read may still be in the corpus
         printing.note("some of the corpus could not be read, so --sync removed nothing else")
     printing.result(built, as_json)
+    if watch:
+        from decoupled.index.documents import Chosen
+        from decoupled.index.watch import Watch
+
+        chosen = Chosen(include=tuple(include or ()), exclude=tuple(exclude or ()), format=form)
+        how: dict[str, Any] = {"chunk": opt.chunk_size(chunk), "title_path": title_path}
+        opened = dc.Index.open(output, runtime=runtime)
+        following = Watch(opened, corpus or [], chosen=chosen, sync=sync, **how)
+        printing.note(f"watching {' '.join(corpus or [])} (stop: Ctrl-C)")
+        with suppress(KeyboardInterrupt):
+            following.follow(Event(), *(lambda event: printing.note(str(event)),) * 2)
 
 
 def add(
@@ -158,14 +176,6 @@ def check(
     if not checked.sound:
         remedy = "restore it from a copy" if repair else "run it again with --repair"
         raise DecoupledError(f"{checked.index} is damaged ({checked.compared}); {remedy}")
-
-
-def cascade() -> None:
-    """Say what took the place of the fitted cascade."""
-    raise InputError(
-        "`cascade` is gone: late interaction is learnt with the model (`decoupled adapt`), or read a share "
-        "of the candidates with `--read 0.3`"
-    )
 
 
 @contextmanager
