@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from decoupled.cli import adapt, index, lab, models, printing, search, train
+from decoupled.cli import adapt, agents, index, lab, models, printing, search, train
 from decoupled.cli.options import Command
 from decoupled.errors import DecoupledError, in_words
 
@@ -21,7 +21,7 @@ PANELS: dict[str, tuple[Function, ...]] = {
     "Try it": (search.demo, models.doctor),
     "Index, search, answer": (
         *(index.index, index.add, index.delete, index.check),
-        *(search.search, search.ask, search.rerank, search.serve),
+        *(search.search, search.ask, search.rerank, search.serve, agents.mcp),
     ),
     "Models": (
         *(models.split, train.distill, adapt.adapt),

@@ -27,6 +27,7 @@ from decoupled.search.cross import cross_searches
 from decoupled.search.fetch import DeviceCache, Fetched, TextCache, TextEncoder, fetch
 from decoupled.search.first_stage import Candidates, blended, first_stage
 from decoupled.search.late_interaction import LateInteraction, open_late_interaction, per_result
+from decoupled.search.prune import Pruner
 from decoupled.search.request import (
     CANDIDATES,
     FirstStageName,
@@ -137,12 +138,16 @@ class Engine:
         blend: float = 1.0,
         raw: bool = False,
         show_first_stage: bool = False,
+        prune: float | Literal["auto"] | None = None,
+        highlight: bool = False,
     ) -> Hits:
         """The `k` best passages of the index for a query.
 
         `where` filters by metadata, e.g. `{"year": {"gte": 1990}, "lang": ["en", "de"]}`. A model that learnt
         to adds BM25 and the cosine to its rank logit, `blend` times as much; 0 leaves them out. Scores are
-        probabilities, or logits with `raw`. With `show_first_stage` each hit says where that had it.
+        probabilities, or logits with `raw`. With `show_first_stage` each hit says where that had it. `prune`
+        gives `pruned_text`: the sentences that matter with that probability or more, `auto` as measured;
+        `highlight` the place of the one that matters most.
         """
         request = Request(
             query=query,
@@ -155,6 +160,8 @@ class Engine:
             blend=blend,
             raw=raw,
             show_first_stage=show_first_stage,
+            prune=prune,
+            highlight=highlight,
         )
         return self._result(request, Hits)
 
@@ -166,14 +173,24 @@ class Engine:
         texts: Sequence[str | Passage] = (),
         k: int | None = None,
         raw: bool = False,
+        prune: float | Literal["auto"] | None = None,
+        highlight: bool = False,
     ) -> Hits:
         """Passages of the index by id, texts, or both, most relevant first.
 
         Texts are encoded on the fly; a plain string gets its position in the list as id. A long text counts
-        with its best window.
+        with its best window. `prune` and `highlight` are as in `search`.
         """
-        passages = as_passages(texts)
-        request = Request(query=query, head="rank", k=k, ids=as_ids(ids), texts=passages, raw=raw)
+        request = Request(
+            query=query,
+            head="rank",
+            k=k,
+            ids=as_ids(ids),
+            texts=as_passages(texts),
+            raw=raw,
+            prune=prune,
+            highlight=highlight,
+        )
         return self._result(request, Hits)
 
     def ask(  # noqa: PLR0913 (the options of the command)
@@ -188,6 +205,8 @@ class Engine:
         where: Where | None = None,
         threshold: float | Literal["auto"] = "auto",
         hops: int = 1,
+        prune: float | Literal["auto"] | None = None,
+        highlight: bool = False,
     ) -> Answers:
         """The best answers: spans of the candidates, or of the given ids and texts; none where none is good.
 
@@ -196,7 +215,8 @@ class Engine:
         say the same, as SQuAD compares answers, are one answer with all of them as `evidence`. Answers below
         `threshold` are under `rejected` instead: `auto` is the score that the model learnt from questions
         without an answer, 0 always answers. Those far less likely than the best are left out. From 2 `hops`
-        on, the best and what they are linked to are read together.
+        on, the best and what they are linked to are read together. `prune` and `highlight` are as in
+        `search`, of the passage of each answer.
         """
         request = Request(
             query=question,
@@ -210,6 +230,8 @@ class Engine:
             texts=as_passages(texts or ()),
             threshold=threshold,
             hops=hops,
+            prune=prune,
+            highlight=highlight,
         )
         return self._result(request, Answers)
 
@@ -252,7 +274,15 @@ class Engine:
         cross_searches(self.spec, self._cancellable(cancelled), short, budget)
         again = {search: outcome(self.spec, search) for search in short}
         results = [again.get(s, result) for s, result in zip(searches, outcomes, strict=True)]
+        results = [self._pruned(s, result) for s, result in zip(searches, results, strict=True)]
         return [self._noted(s.request, result) for s, result in zip(searches, results, strict=True)]
+
+    def _pruned(self, search: SearchRun, result: Outcome) -> Outcome:
+        """The result with what is left of its passages, where the request asks for that."""
+        if not search.request.prunes or not isinstance(result, Hits | Answers):
+            return result
+        whole = self.index is None or self.index.keep_tokens == 1
+        return Pruner(self.runtime, self._codec, whole).prune(search, result)
 
     def score(
         self,

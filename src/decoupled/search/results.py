@@ -15,6 +15,16 @@ def percent(share: float) -> str:
     return f"{100 * share:.{int(share < 0.0995)}f} %"
 
 
+Spans = tuple[tuple[int, int], ...]
+_ON_REQUEST = ("first_stage", "pruned_text", "kept", "highlight")
+
+
+def _shown(result: Any) -> dict[str, object]:
+    """The fields of a hit or a place; what was not asked for is left out."""
+    fields = {**vars(result), "meta": dict(result.meta)}
+    return {n: v for n, v in fields.items() if v is not None or n not in _ON_REQUEST}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hit:
     """A passage with its score: a probability unless raw scores were asked for."""
@@ -28,6 +38,12 @@ class Hit:
     """Where `text` begins in its passage, when the passage was longer than the model."""
     first_stage: Mapping[str, Mapping[str, float]] | None = None
     """Its rank and score in each ranking of the first stage, where those were asked for."""
+    pruned_text: str | None = None
+    """The sentences of `text` that matter to the query, where pruning was asked for; may be empty."""
+    kept: Spans | None = None
+    """Where those stand in `text`, in characters."""
+    highlight: tuple[int, int] | None = None
+    """Where the sentence that matters most stands in `text`, if asked for."""
 
     @property
     def document(self) -> str:
@@ -41,10 +57,7 @@ class Hit:
 
     def to_json(self) -> dict[str, object]:
         """The object that `search --json` prints for this hit."""
-        shown = {**vars(self), "meta": dict(self.meta)}
-        if self.first_stage is None:
-            del shown["first_stage"]
-        return shown
+        return _shown(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +73,10 @@ class Evidence:
     meta: Mapping[str, Any] = field(default_factory=dict)
     offset: int = 0
     """Where `passage` begins, when it is a window of a passage longer than the model."""
+    pruned_text: str | None = None
+    """The sentences of `passage` that matter to the question, where pruning was asked for."""
+    kept: Spans | None = None
+    highlight: tuple[int, int] | None = None
 
     @property
     def document(self) -> str:
@@ -73,7 +90,7 @@ class Evidence:
 
     def to_json(self) -> dict[str, object]:
         """All fields; part of what `ask --json` prints."""
-        return {**vars(self), "meta": dict(self.meta)}
+        return _shown(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from decoupled.errors import DecoupledError, IndexBusy, InputError, MissingRecord
 from decoupled.index.index import Index
+from decoupled.index.store.base import Snapshot
 from decoupled.index.store.filters import conditions
 from decoupled.index.stored import passage_and_around
 from decoupled.model.folder import read_history
@@ -214,14 +215,18 @@ class Service:
         """A stored passage, and what stands around it in its document."""
 
         def read() -> JsonObject:
-            index = self._newest().index
-            if index is None:
-                raise InputError("this server has a model but no index; start it with an index")
-            passage, around = passage_and_around(index.refresh(), ident)
+            passage, around = passage_and_around(self.newest(), ident)
             shown = [{**vars(p), "meta": dict(p.meta)} for p in (passage, *around)]
             return {**shown[0], "around": shown[1:]}
 
         return await asyncio.to_thread(read)
+
+    def newest(self) -> Snapshot:
+        """The index as it is now."""
+        index = self._newest().index
+        if index is None:
+            raise InputError("this server has a model but no index; start it with an index")
+        return index.refresh()
 
     async def ready(self) -> None:
         """Raise unless the model is loaded, the index can be read, and a query would be let in."""
