@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -45,5 +46,5 @@ def mcp(
     def ready(address: str) -> None:
         printing.note(f"agents connect to {address}/mcp (stop: Ctrl-C)")
 
-    keys = {"api_key_file": api_key_file, "hosts": allow_host or ()}
-    serve_http(sources, host=host, port=port, runtime=runtime, ready=ready, **keys)
+    run = partial(serve_http, sources, host=host, port=port, runtime=runtime, ready=ready)
+    run(api_key_file=api_key_file, hosts=allow_host or ())

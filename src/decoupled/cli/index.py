@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -107,9 +107,8 @@ def index(
         from decoupled.index.watch import Watch
 
         chosen = Chosen(include=tuple(include or ()), exclude=tuple(exclude or ()), format=form)
-        how: dict[str, Any] = {"chunk": opt.chunk_size(chunk), "title_path": title_path}
-        opened = dc.Index.open(output, runtime=runtime)
-        following = Watch(opened, corpus or [], chosen=chosen, sync=sync, **how)
+        make = partial(Watch, dc.Index.open(output, runtime=runtime), corpus or [], chosen=chosen)
+        following = make(chunk=opt.chunk_size(chunk), title_path=title_path, sync=sync)
         printing.note(f"watching {' '.join(corpus or [])} (stop: Ctrl-C)")
         with suppress(KeyboardInterrupt):
             following.follow(Event(), *(lambda event: printing.note(str(event)),) * 2)

@@ -1,33 +1,38 @@
-"""Pruning: which sentences of a passage matter to the query, from what the model computes anyway.
+"""Pruning: which sentences of a passage matter to the query, from heads that the model has anyway.
 
 No head is trained for it. A unit (a sentence, a list item, a line of code) gets the probability that it holds
-what the query looks for, by a logistic regression on how well its tokens match those of the query (late
-interaction), on the weight of the answers that begin and end in it, and on the rank of its passage.
+what the query looks for: from the weight of the answers that begin and end in it and the rank of its passage,
+or, for a model that finds no answers, from how well its tokens match those of the query.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Rows
 from decoupled.model.codec import Codec
+from decoupled.model.parts.head import HeadKind
 from decoupled.model.scoring import Floats, sigmoid
 from decoupled.model.sentences import sentences
-from decoupled.model.states import Encoded, Ragged, States
-from decoupled.runtime.base import Runtime
+from decoupled.model.states import Encoded, States
+from decoupled.runtime.base import Passages, Runtime
+from decoupled.search.answers import Outcome
 from decoupled.search.cross import score
 from decoupled.search.late_interaction import LateProjection, codes_of, directions, states_of
 from decoupled.search.request import SearchRun, timed
 from decoupled.search.results import Answer, Answers, Evidence, Hit, Hits
 
-Pruned = TypeVar("Pruned", bound="Hit | Evidence")
+Pruned = TypeVar("Pruned", Hit, Evidence, Answer)
+Tokens = npt.NDArray[np.int64]
+"""Numbers of the tokens of a unit."""
 
 AUTO = 0.1
 """The probability from which `auto` keeps a sentence (benchmarks/prune.py)."""
@@ -72,25 +77,29 @@ def joined(text: str, kept: Sequence[tuple[int, int]]) -> str:
     return "".join(pieces).strip() + tail
 
 
-@dataclass(frozen=True, kw_only=True)
-class Weights:
-    """A logistic regression on what is known about a unit (benchmarks/prune.py fits it)."""
+class ReadWeights(NamedTuple):
+    """A logistic regression on what the span head says of a unit (benchmarks/prune.py fits it)."""
 
-    match: float
-    """Mean over the query's tokens of the best cosine in the unit, as a share of the passage's own."""
-    span: float = 0.0
-    """Log of the share of the weight of answers that begin and end in the unit."""
-    answer: float = 0.0
-    """Log-odds of the unit's answers against no answer."""
-    rank: float
-    """The passage's rank logit."""
-    offset: float
+    share: float = 0.428
+    """Of the log of the unit's share of the weight of all answers of its passage."""
+    answer: float = 0.121
+    """Of the log-odds of its answers against no answer."""
+    rank: float = 0.544
+    """Of the passage's rank logit."""
+    offset: float = 1.06
 
 
-READ = Weights(match=6.0, span=0.6, answer=0.1, rank=0.1, offset=-3.0)
-"""Where span logits are there: after `ask`, and where few passages are shown."""
-MATCHED = Weights(match=12.0, rank=0.3, offset=-11.0)
-"""From late interaction and the rank alone."""
+class MatchWeights(NamedTuple):
+    """The same for a model without span head, on the mean best cosine of the query's tokens in the unit."""
+
+    match: float = 4.71
+    behind: float = 26.5
+    """Of how far the unit is behind the best of its passage."""
+    rank: float = 0.394
+    offset: float = -3.44
+
+
+READ, MATCHED = ReadWeights(), MatchWeights()
 
 
 class Chances(NamedTuple):
@@ -105,107 +114,117 @@ class Pruner:
 
     def __init__(self, runtime: Runtime, codec: Codec | None, whole: bool) -> None:
         """`whole` says that the states of all tokens are there."""
-        self._runtime, self._codec, self._whole = runtime, codec, whole
+        self._runtime, self._codec = runtime, codec
         self._projection = LateProjection.of(runtime)
+        kinds: tuple[HeadKind, ...] = ("rank", "span") if whole else ("rank",)
+        self._heads = [kind for kind in kinds if any(h.kind == kind for h in runtime.spec.heads)]
 
-    def prune(self, search: SearchRun, results: Hits | Answers) -> Hits | Answers:
-        """The results with `pruned_text`, `kept` and `highlight`, as their request asks."""
-        with timed("cross_ms", search):
-            if isinstance(results, Hits):
-                places = {(hit.id, hit.offset): hit.text for hit in results}
-            else:
-                every = [p for a in (*results, *results.rejected) for p in (a, *a.evidence)]
-                places = {(place.passage_id, place.offset): place.passage for place in every}
-            keys = [key for key in places if key in search.shown]
-            chances = dict(
-                zip(keys, self._chances(search, [search.shown[k] for k in keys]), strict=True)
-            )
+    def prune(self, search: SearchRun, results: Outcome) -> Outcome:
+        """The results with `pruned_text`, `kept` and `highlight`, as their request asks; else as they are."""
+        if not search.request.prunes or not isinstance(results, Hits | Answers):
+            return results
         if isinstance(results, Hits):
-            hits = (_with(search, h, h.text, chances.get((h.id, h.offset))) for h in results)
-            return replace(results, items=tuple(hits))
-
-        def pruned(place: Pruned) -> Pruned:
-            return _with(
-                search, place, place.passage, chances.get((place.passage_id, place.offset))
-            )
-
-        def whole(answers: Sequence[Answer]) -> tuple[Answer, ...]:
-            return tuple(
-                replace(pruned(a), evidence=tuple(map(pruned, a.evidence))) for a in answers
-            )
-
-        return replace(results, items=whole(results.items), rejected=whole(results.rejected))
+            keys = [(hit.id, hit.offset) for hit in results]
+        else:
+            every = [p for a in (*results, *results.rejected) for p in (a, *a.evidence)]
+            keys = [(place.passage_id, place.offset) for place in every]
+        shown = [key for key in dict.fromkeys(keys) if key in search.shown]
+        with timed("cross_ms", search):
+            own = self._chances(search, [search.shown[key] for key in shown])
+        chances = dict(zip(shown, own, strict=True))
+        timing = search.timing()
+        if isinstance(results, Hits):
+            hits = tuple(_with(search, h, h.text, chances.get((h.id, h.offset))) for h in results)
+            return Hits(**{**vars(results), "items": hits, "timing": timing})
+        items, rejected = (
+            tuple(_whole(search, answer, chances) for answer in some)
+            for some in (results.items, results.rejected)
+        )
+        return replace(results, items=items, rejected=rejected, timing=timing)
 
     def _chances(self, search: SearchRun, windows: Sequence[int]) -> list[Chances]:
         """The units of each window, and the probability of each that it matters."""
         if not windows:
             return []
-        which, query = np.array(windows, np.int64), search.encoding.states
-        states = search.windows.states.select(which)
-        ranks, spans = self._logits(search, which)
-        if not isinstance(states, States | Encoded):  # on the device: numpy reads ours
+        which = np.array(windows, np.int64)
+        passages = search.windows.states.select(which)
+        logits = {kind: search.logits[kind].select(which) for kind in search.logits}
+        wanted = [kind for kind in self._heads if kind not in logits]
+        if wanted:  # a pass of its own, so that the scores stay what they are without pruning
+            logits |= score(self._runtime, search.encoding.states, passages, wanted)
+        none = np.zeros((len(which), 1))
+        ranks = np.asarray(logits["rank"].values if "rank" in logits else none, np.float64)[:, 0]
+        excerpts = [excerpt for _, excerpt in search.windows.describe(windows)]
+        if "span" in logits:
+            spans = [logits["span"][n].astype(np.float64) for n in range(len(which))]
+            return [_read(e, s, float(r)) for e, s, r in zip(excerpts, spans, ranks, strict=True)]
+        cosines = self._cosines(search, which, passages)
+        return [_matched(e, c, float(r)) for e, c, r in zip(excerpts, cosines, ranks, strict=True)]
+
+    def _cosines(self, search: SearchRun, which: Rows, passages: Passages) -> list[Floats]:
+        """`[T,Q]` for each window: the cosines of its tokens with those of the query."""
+        if not isinstance(passages, States | Encoded):  # on the device: numpy reads ours
             assert search.windows.snapshot is not None
-            states = search.windows.snapshot.states(search.windows.rows[which])
-        cosines = self._cosines(query, states)
-        ends = np.cumsum(states.lengths).tolist()
-        chances = []
-        for n, (_, excerpt) in enumerate(search.windows.describe(windows)):
-            cosines_TQ = cosines[ends[n] - int(states.lengths[n]) : ends[n]]
-            logits_T2 = None if spans is None else spans[n].astype(np.float64)
-            chances.append(_unit_chances(excerpt, cosines_TQ, logits_T2, float(ranks[n])))
-        return chances
-
-    def _logits(self, search: SearchRun, which: Rows) -> tuple[Floats, Ragged | None]:
-        """The rank logit of each window, and its span logits where the model has that head."""
-        have, missing = dict(search.logits), []
-        for kind in ("rank", "span"):
-            if kind not in have and any(head.kind == kind for head in self._runtime.spec.heads):
-                missing.append(kind)
-        own = {kind: have[kind].select(which) for kind in ("rank", "span") if kind in have}
-        kept_all = search.windows.snapshot is None or self._whole
-        if missing == ["span"] and not kept_all:
-            missing = []
-        if missing:
-            passages = search.windows.states.select(which)
-            own |= score(self._runtime, search.encoding.states, passages, missing)
-        ranks = own["rank"].values[:, 0] if "rank" in own else np.zeros(len(which))
-        return ranks.astype(np.float64), own.get("span")
-
-    def _cosines(self, query: States, passages: States | Encoded) -> Floats:
-        """`[N,Q]`: of each token of the passages with each of the query."""
+            passages = search.windows.snapshot.states(search.windows.rows[which])
+        query = search.encoding.states
         if self._projection is None:
             mine, theirs = codes_of(query, self._codec), codes_of(passages, self._codec)
         else:
             weight, (before, after) = self._projection.weight, self._projection.special
-            words = np.asarray(query.values, np.float32)[before : len(query.values) - after]
-            mine = (words if len(words) else query.values[:1]) @ weight.T
+            every = np.asarray(query.values, np.float32)
+            words = every[before : len(every) - after]
+            mine = (words if len(words) else every[:1]) @ weight.T
             theirs = np.asarray(states_of(passages, self._codec), np.float32) @ weight.T
         if mine.shape[1] != theirs.shape[1]:
-            return np.zeros((len(theirs), 1), np.float32)
-        return directions(theirs) @ directions(mine).T
+            mine = theirs[:1]
+        cosines_NQ = np.asarray(directions(theirs) @ directions(mine).T, np.float64)
+        return np.split(cosines_NQ, np.cumsum(passages.lengths)[:-1])
 
 
-def _unit_chances(
-    excerpt: Excerpt, cosines_TQ: Floats, logits_T2: Floats | None, rank: float
-) -> Chances:
-    """The units of a window and the probability of each; units without a token of their own have 0."""
-    spans = units(excerpt.text)
-    begins = excerpt.offsets[:, 0]
+def _read(excerpt: Excerpt, logits_T2: Floats, rank: float) -> Chances:
+    """The probabilities of a window's units from its span logits, the first row of which is no answer."""
+
+    def logit(tokens: list[Tokens]) -> Floats:
+        own = logits_T2[1:]
+        weight = np.array([np.logaddexp.reduce(own[some], 0).sum() for some in tokens])
+        share, odds = weight - np.logaddexp.reduce(weight), weight - logits_T2[0].sum()
+        return READ.offset + READ.rank * rank + READ.share * share + READ.answer * odds
+
+    return _unit_chances(excerpt, logit)
+
+
+def _matched(excerpt: Excerpt, cosines_TQ: Floats, rank: float) -> Chances:
+    """The probabilities of a window's units from how its tokens match those of the query."""
+
+    def logit(tokens: list[Tokens]) -> Floats:
+        match = np.array([cosines_TQ[some].max(0).mean() for some in tokens])
+        behind = MATCHED.behind * (match - match.max())
+        return MATCHED.offset + MATCHED.rank * rank + MATCHED.match * match + behind
+
+    return _unit_chances(excerpt, logit)
+
+
+def _unit_chances(excerpt: Excerpt, logit: Callable[[list[Tokens]], Floats]) -> Chances:
+    """The units of a window and the probability of each; one that no token begins in goes with none."""
+    spans, begins = units(excerpt.text), excerpt.offsets[:, 0]
     real = excerpt.offsets[:, 1] > begins
     tokens = [np.flatnonzero(real & (begins >= a) & (begins < b)) for a, b in spans]
     full = [n for n, own in enumerate(tokens) if len(own)]
-    chances = np.zeros(len(spans))
+    values = np.zeros(len(spans))
     if full:
-        match = np.array([cosines_TQ[tokens[n]].max(0).mean() for n in full], np.float64)
-        logit = MATCHED.offset + MATCHED.rank * rank + MATCHED.match * match
-        if logits_T2 is not None:
-            null, own = logits_T2[0].sum(), logits_T2[1:]
-            weight = np.array([np.logaddexp.reduce(own[tokens[n]], 0).sum() for n in full])
-            share = weight - np.logaddexp.reduce(weight)
-            logit = READ.offset + READ.rank * rank + READ.match * match
-            logit = logit + READ.span * share + READ.answer * (weight - null)
-        chances[full] = sigmoid(logit)
-    return Chances(spans, chances)
+        values[full] = sigmoid(logit([tokens[n] for n in full]))
+    return Chances(spans, values)
+
+
+def _whole(search: SearchRun, answer: Answer, chances: Mapping[tuple[str, int], Chances]) -> Answer:
+    """An answer whose passage, and those of its evidence, are pruned."""
+
+    def pruned(place: Pruned) -> Pruned:
+        assert isinstance(place, Evidence)
+        own = chances.get((place.passage_id, place.offset))
+        return _with(search, place, place.passage, own)
+
+    return replace(pruned(answer), evidence=tuple(pruned(place) for place in answer.evidence))
 
 
 def _with(search: SearchRun, result: Pruned, text: str, chances: Chances | None) -> Pruned:
@@ -217,4 +236,7 @@ def _with(search: SearchRun, result: Pruned, text: str, chances: Chances | None)
         return replace(result, highlight=best)
     least = AUTO if request.prune == "auto" else request.prune
     kept = tuple(s for s, p in zip(chances.spans, chances.values, strict=True) if p >= least)
-    return replace(result, pruned_text=joined(text, kept), kept=kept, highlight=best)
+    every = zip(chances.spans, chances.values.tolist(), strict=True)
+    listed = tuple((start, end, round(p, 4)) for (start, end), p in every)
+    pruned = replace(result, kept=kept, sentences=listed, highlight=best)
+    return replace(pruned, pruned_text=joined(text, kept))

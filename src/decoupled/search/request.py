@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -303,12 +303,16 @@ def listed(ids: Mapping[int, str], texts: Mapping[int, str]) -> Listed:
     return Listed(tuple(dict.fromkeys(ids.values())), passages, positions)
 
 
-def parse_threshold(text: str) -> float | Literal["auto"]:
-    """The `threshold` of a request, as it is typed."""
+@overload
+def parse_threshold(text: str, option: str = ...) -> float | Literal["auto"]: ...
+@overload
+def parse_threshold(text: str | None, option: str) -> float | Literal["auto"] | None: ...
+def parse_threshold(text: str | None, option: str = "threshold") -> float | Literal["auto"] | None:
+    """The `threshold` or `prune` of a request, as it is typed."""
     try:
-        return "auto" if text == "auto" else float(text)
+        return "auto" if text == "auto" else None if text is None else float(text)
     except ValueError:
-        raise OptionError("threshold", f"is {text!r}; give a score such as 0.5, or auto") from None
+        raise OptionError(option, f"is {text!r}; give a score such as 0.5, or auto") from None
 
 
 def parse_filter(text: str) -> dict[str, object]:

@@ -16,7 +16,7 @@ def percent(share: float) -> str:
 
 
 Spans = tuple[tuple[int, int], ...]
-_ON_REQUEST = ("first_stage", "pruned_text", "kept", "highlight")
+_ON_REQUEST = ("first_stage", "pruned_text", "kept", "sentences", "highlight")
 
 
 def _shown(result: Any) -> dict[str, object]:
@@ -42,8 +42,15 @@ class Hit:
     """The sentences of `text` that matter to the query, where pruning was asked for; may be empty."""
     kept: Spans | None = None
     """Where those stand in `text`, in characters."""
+    sentences: tuple[tuple[int, int, float], ...] | None = None
+    """Start and end of every sentence of `text`, and the probability that it matters."""
     highlight: tuple[int, int] | None = None
     """Where the sentence that matters most stands in `text`, if asked for."""
+
+    @property
+    def shown_text(self) -> str:
+        """The pruned text, or the text where nothing was pruned."""
+        return self.text if self.pruned_text is None else self.pruned_text
 
     @property
     def document(self) -> str:
@@ -76,6 +83,7 @@ class Evidence:
     pruned_text: str | None = None
     """The sentences of `passage` that matter to the question, where pruning was asked for."""
     kept: Spans | None = None
+    sentences: tuple[tuple[int, int, float], ...] | None = None
     highlight: tuple[int, int] | None = None
 
     @property

@@ -21,12 +21,12 @@ from decoupled.serve.http.limits import Access, Limits
 from decoupled.serve.http.middleware import ErrorShape, Middleware
 from decoupled.serve.http.responses import RequestProblem
 from decoupled.serve.http.service import Service
-from decoupled.serve.http.vendors import cohere, tei, vllm
+from decoupled.serve.http.vendors import cohere, openai, tei, vllm
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
-VENDORS = (cohere, tei, vllm)
+VENDORS = (cohere, tei, vllm, openai)
 ABOUT = """Passages are encoded once, when they are indexed; a query runs only the upper layers.
 Wherever a document is a text it may also be `{"id": "…"}`: then its stored states are used."""
 
@@ -69,7 +69,7 @@ def create_app(
     for vendor in VENDORS:  # each has its own form of errors, on its own routes
         routes = vendor.routes(service)
         errors |= {r.path: vendor.error for r in routes.routes if isinstance(r, APIRoute)}
-        app.include_router(routes, tags=["rerank"])
+        app.include_router(routes, tags=["embed" if vendor is openai else "rerank"])
     app.include_router(page.routes(app.openapi, questions))
     if agents is not None:
         from decoupled.serve.mcp.server import http_route

@@ -37,9 +37,8 @@ async def search(
 def _hit(hit: Hit) -> JsonObject:
     start, end = hit.place or (hit.offset, hit.offset + len(hit.text))
     place = {"id": hit.id, "source": hit.document, "start": start, "end": end}
-    text = hit.text if hit.pruned_text is None else hit.pruned_text
     titled = {"headings": hit.title} if hit.title else {}
-    return {**place, **titled, "score": round(hit.score, 4), "text": text}
+    return {**place, **titled, "score": round(hit.score, 4), "text": hit.shown_text}
 
 
 async def ask(service: Service, question: str, max_tokens: int) -> JsonObject:
