@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 import decoupled as dc
+from decoupled.lab.bench.report import commit
 from decoupled.model.folder import starter_model
 
 REMOVED = (0.5, 0.6, 0.7)
@@ -31,6 +32,7 @@ THRESHOLDS = (0.05, 0.1, 0.2, 0.5)
 
 
 def squad(data: Path, which: str = "dev") -> list:
+    """Questions of SQuAD with their paragraph and the places of the answers."""
     with lzma.open(data / "squad1" / f"{which}-v1.1.json.xz", "rt") as file:
         articles = json.load(file)["data"]
     return [
@@ -46,6 +48,7 @@ def squad(data: Path, which: str = "dev") -> list:
 
 
 def rows(data: Path, name: str) -> list:
+    """The same of a file of `rank`."""
     with lzma.open(data / "rank" / f"{name}.jsonl.xz", "rt") as file:
         read = [json.loads(line) for line in file]
     examples = []
@@ -62,10 +65,12 @@ def rows(data: Path, name: str) -> list:
 
 
 def words(text: str) -> list[str]:
+    """The words of a text."""
     return re.findall(r"\w+", text.lower())
 
 
 def bm25(query: str, sentences: list[str]) -> list[float]:
+    """BM25 of each sentence among those of its passage."""
     split = [words(s) for s in sentences]
     mean = sum(map(len, split)) / len(split) or 1
     scores = []
@@ -119,6 +124,8 @@ def kept_answers(table: list[dict], rule: str, removed: float) -> float:
 
 
 def at_threshold(table: list[dict], others: list[dict], least: float) -> dict:
+    """What a threshold removes, and keeps."""
+
     def removed(rows: list[dict]) -> float:
         left = sum(row["tokens"] for row in rows if row["keep"] >= least)
         return round(1 - left / sum(row["tokens"] for row in rows), 3)
@@ -157,11 +164,35 @@ def cost(engine: dc.Engine, examples: list, k: int = 10, count: int = 100) -> di
     }
 
 
+def context(engine: dc.Engine, examples: list, k: int = 5) -> dict:
+    """What a language model is sent of a search over the sample passages: tokens, and answers in them."""
+    tokens, whole, left, kept, there = engine.runtime.tokenizer.lengths, 0, 0, 0, 0
+    for query, text, spans in examples:
+        hits = engine.search(query, k, prune="auto")
+        texts, pruned = [h.text for h in hits], [h.pruned_text or "" for h in hits]
+        whole, left = whole + sum(tokens(texts)), left + sum(tokens(pruned))
+        answers = {text[a:b] for a, b in spans}
+        before = any(answer in shown for answer in answers for shown in texts)
+        there += before
+        kept += before and any(answer in shown for answer in answers for shown in pruned)
+    count = len(examples)
+    return {
+        "questions": count,
+        "k": k,
+        "tokens_before": round(whole / count),
+        "tokens_after": round(left / count),
+        "with_an_answer_before": round(there / count, 3),
+        "with_an_answer_after": round(kept / count, 3),
+    }
+
+
 def main() -> None:
+    """Measure all sets, and the cost."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--questions", type=int, default=500)
+    parser.add_argument("--only-context", action="store_true", help="Tokens and cost alone.")
     options = parser.parse_args()
     engine = dc.Engine(starter_model(), remember=1 << 28)
     tokens = engine.runtime.tokenizer.lengths
@@ -169,8 +200,11 @@ def main() -> None:
     for name in ("policyqa", "nq", "subjqa"):
         examples = rows(options.data, name)
         sets[name] = examples[: len(examples) // 2]
-    report: dict = {"questions": options.questions, "sets": {}}
-    for name, examples in sets.items():
+    report: dict = {"commit": commit(), "questions": options.questions, "sets": {}}
+    if options.only_context:  # the sets as they were measured before
+        report, sets = json.loads(options.output.read_text()), {"squad_dev": sets["squad_dev"]}
+        random.Random(0).shuffle(sets["squad_dev"])
+    for name, examples in () if options.only_context else sets.items():
         random.Random(0).shuffle(examples)
         chosen = examples[: options.questions]
         away = [(q, chosen[n - 7][1], []) for n, (q, _, _) in enumerate(chosen[: len(chosen) // 3])]
@@ -185,8 +219,10 @@ def main() -> None:
         }
         print(name, json.dumps(report["sets"][name]), flush=True)
         options.output.write_text(json.dumps(report, indent=1) + "\n")
-    report["cost"] = cost(dc.open(), sets["squad_dev"])
-    print(report["cost"])
+    sample = dc.open()
+    report["context"] = context(sample, sets["squad_dev"][: options.questions])
+    report["cost"] = cost(sample, sets["squad_dev"])
+    print(report["context"], report["cost"])
     options.output.write_text(json.dumps(report, indent=1) + "\n")
 
 
