@@ -62,12 +62,12 @@ def questions(data: Path | None, count: int) -> list[tuple[str, list[str]]]:
     """Questions with the answers that count as right."""
     chosen = [(q.question, list(q.answers)) for q in sample_questions()]
     if data is not None:
-        known = {passage.text for passage in sample_passages()}
+        sample = {passage.text for passage in sample_passages()}
         chosen = [
             (q["question"], [a["text"] for a in q["answers"]])
             for article in read_squad(data / "squad1" / "dev-v1.1.json.xz")
             for p in article["paragraphs"]
-            if p["context"] in known
+            if p["context"] in sample
             for q in p["qas"]
         ]
     random.Random(0).shuffle(chosen)
@@ -131,10 +131,10 @@ async def http(folder: Path):
 
 async def first_answer(open_client, folder: Path, query: str) -> dict:
     """Seconds from the start of the process to the handshake, and to the first answer."""
-    began, told = time.perf_counter(), []
+    began, messages = time.perf_counter(), []
 
     async def progress(done, total, message) -> None:
-        told.append(message)
+        messages.append(message)
 
     async with open_client(folder) as client:
         ready = time.perf_counter() - began
@@ -146,15 +146,15 @@ async def first_answer(open_client, folder: Path, query: str) -> dict:
     return {
         "ready_s": round(ready, 2),
         "first_answer_s": round(first, 2),
-        "progress_notes": len(told),
+        "progress_notes": len(messages),
     }
 
 
-async def race(open_client, folder: Path, asked: list) -> dict:
+async def race(open_client, folder: Path, rows: list) -> dict:
     """All questions one after the other, after five that warm up."""
     async with open_client(folder) as client:
         times, hits, shown, asks = [], 0, [], []
-        for number, (query, answers) in enumerate([*asked[:5], *asked]):
+        for number, (query, answers) in enumerate([*rows[:5], *rows]):
             began = time.perf_counter()
             answer = await client.call_tool("search", {"query": query, "k": 5})
             took = time.perf_counter() - began
@@ -199,22 +199,22 @@ class Bm25:
         """The numbers of the best texts."""
         scores: dict[int, float] = defaultdict(float)
         for word in set(re.findall(r"\w+", query.lower())):
-            found = self.lists.get(word, [])
-            idf = math.log(1 + (len(self.lengths) - len(found) + 0.5) / (len(found) + 0.5))
-            for number, count in found:
+            listed = self.lists.get(word, [])
+            idf = math.log(1 + (len(self.lengths) - len(listed) + 0.5) / (len(listed) + 0.5))
+            for number, count in listed:
                 norm = 1.2 * (0.25 + 0.75 * self.lengths[number] / self.mean)
                 scores[number] += idf * count * 2.2 / (count + norm)
         return sorted(scores, key=lambda n: -scores[n])[:k]
 
 
-def peer(texts: list[str], asked: list, checkpoint: str) -> dict:
+def peer(texts: list[str], rows: list, checkpoint: str) -> dict:
     """BM25's first candidates, ranked by a cross-encoder of sentence-transformers."""
     began = time.perf_counter()
     from sentence_transformers import CrossEncoder
 
     model, words = CrossEncoder(checkpoint), Bm25(texts)
     times, hits, first = [], 0, 0.0
-    for number, (query, answers) in enumerate([*asked[:2], *asked]):
+    for number, (query, answers) in enumerate([*rows[:2], *rows]):
         start = time.perf_counter()
         candidates = words.best(query, CANDIDATES)
         scores = model.predict([(query, texts[n]) for n in candidates])
@@ -237,12 +237,12 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--cross-encoder", help="A checkpoint folder or hub name.")
     options = parser.parse_args()
-    texts, asked = (
+    texts, rows = (
         articles(options.data, options.passages),
         questions(options.data, options.questions),
     )
     report: dict = {"articles": len(texts), "passages": sum(map(len, texts.values()))}
-    report |= {"commit": commit(), "questions": len(asked), "load_average": os.getloadavg()[0]}
+    report |= {"commit": commit(), "questions": len(rows), "load_average": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "docs"
         folder.mkdir()
@@ -251,14 +251,14 @@ def main() -> None:
         for name, client in (("stdio", stdio), ("http", http)):
             starts = {}
             if name == "stdio":
-                starts["cold"] = asyncio.run(first_answer(client, folder, asked[0][0]))
-            starts["warm"] = asyncio.run(first_answer(client, folder, asked[0][0]))
-            report[name] = {**starts, **asyncio.run(race(client, folder, asked))}
+                starts["cold"] = asyncio.run(first_answer(client, folder, rows[0][0]))
+            starts["warm"] = asyncio.run(first_answer(client, folder, rows[0][0]))
+            report[name] = {**starts, **asyncio.run(race(client, folder, rows))}
             print(name, json.dumps(report[name]), flush=True)
             options.output.write_text(json.dumps(report, indent=1) + "\n")
     if options.cross_encoder:
         flat = [text for paragraphs in texts.values() for text in paragraphs]
-        report["bm25_cross_encoder"] = peer(flat, asked, options.cross_encoder)
+        report["bm25_cross_encoder"] = peer(flat, rows, options.cross_encoder)
         print(json.dumps(report["bm25_cross_encoder"]))
     options.output.write_text(json.dumps(report, indent=1) + "\n")
 

@@ -52,7 +52,7 @@ class Step:
 
 
 @dataclass
-class _Known:
+class _ReadFile:
     """A file as it was last read."""
 
     stamp: Stamp
@@ -86,7 +86,7 @@ class Watch:
             chunk = None
         self._chunker = Chunker(tokenizer_of(index.source), chunk, title_path=title_path)
         self._chosen, self._sync, self._report = chosen, sync, report
-        self._known: dict[str, _Known] | None = None
+        self._files: dict[str, _ReadFile] | None = None
         self._steps = 0
 
     @property
@@ -103,9 +103,9 @@ class Watch:
     ) -> Step:
         """Read what changed since the last step and store it; raises `IndexBusy` while another one writes."""
         problems: list[Problem] = []
-        sink, known = Problems("skip", problems.append), self._known or {}
+        sink, before = Problems("skip", problems.append), self._files or {}
         listed, fresh, gone = self._look(sink, problems)
-        if self._known is not None and not fresh and not gone:
+        if self._files is not None and not fresh and not gone:
             return Step()
         files = [listed[path] for path in fresh]
         if on_total is not None:
@@ -116,37 +116,37 @@ class Watch:
             added = writer.add(_noted(stream, fresh), progress=progress)
             lost = {problem.path for problem in problems if problem.kind == "lost"}
             for path in fresh:  # what cannot be read now keeps what was read before
-                if listed[path].shown in lost and path in known:
-                    fresh[path].ids += known[path].ids
-            after = {p: file for p, file in {**known, **fresh}.items() if p not in gone}
+                if listed[path].shown in lost and path in before:
+                    fresh[path].ids += before[path].ids
+            after = {p: file for p, file in {**before, **fresh}.items() if p not in gone}
             stale = self._stale(writer, after, begun > 0 and not lost)
             removed = writer.delete(stale) if stale else 0
             self._tidy(writer, bool(added.added or removed))
-        self._known = after
+        self._files = after
         for problem in problems:
             self._report(problem)
         return Step(files=len(files), added=added, removed=removed, problems=tuple(problems))
 
     def _look(
         self, sink: Problems, problems: Sequence[Problem]
-    ) -> tuple[dict[str, File], dict[str, _Known], set[str]]:
+    ) -> tuple[dict[str, File], dict[str, _ReadFile], set[str]]:
         """All files by path, those that are to be read, and the paths of those that are gone."""
         check_sources(self.sources)
-        known = self._known or {}
+        before = self._files or {}
         listed = {str(file.path): file for file in list_files(self.sources, sink, self._chosen)}
-        if known and not listed:  # a disk that is not mounted: nobody means to remove everything
+        if before and not listed:  # a disk that is not mounted: nobody means to remove everything
             raise InputError(f"{' '.join(self.sources)}: no files are left; put them back")
         stamps = {path: _stamp(path) for path in listed}
         if None in stamps.values():  # a file that is being written is read when that is done
             time.sleep(SETTLED_NS / 1e9)
             stamps |= {path: _stamp(path) for path, stamp in stamps.items() if stamp is None}
         fresh = {
-            path: _Known(stamp)
+            path: _ReadFile(stamp)
             for path, stamp in stamps.items()
-            if stamp is None or path not in known or known[path].stamp != stamp
+            if stamp is None or path not in before or before[path].stamp != stamp
         }
         listed_all = all(problem.kind != "lost" for problem in problems)
-        return listed, fresh, {p for p in known if p not in listed} if listed_all else set()
+        return listed, fresh, {p for p in before if p not in listed} if listed_all else set()
 
     def _tidy(self, writer: Index, changed: bool) -> None:
         self._steps += changed
@@ -154,11 +154,11 @@ class Watch:
             writer.compact()
             self._steps = 0
 
-    def _stale(self, writer: Index, after: dict[str, _Known], whole: bool) -> list[str]:
+    def _stale(self, writer: Index, after: dict[str, _ReadFile], whole: bool) -> list[str]:
         """Ids of stored passages that no file has any more."""
         left = {ident for file in after.values() for ident in file.ids}
-        if self._known is not None:
-            others = (f for path, f in self._known.items() if f is not after.get(path))
+        if self._files is not None:
+            others = (f for path, f in self._files.items() if f is not after.get(path))
             return sorted({ident for file in others for ident in file.ids} - left)
         if not (self._sync and whole):
             return []
@@ -170,26 +170,26 @@ class Watch:
         on_step: Callable[[Step], None] = lambda step: None,
         on_error: Callable[[Exception], None] = lambda error: None,
     ) -> None:
-        """Step after each change until `stop` is set. What fails is told once and tried again."""
-        again, told = self._known is None, ""
+        """Step after each change until `stop` is set. What fails is reported once and tried again."""
+        again, reported = self._files is None, ""
         while not stop.is_set():
             for happened in self._changes(stop):
                 if not (happened or again):
                     continue
                 try:
                     step = self.step()
-                    again, told = self._unsettled, ""
+                    again, reported = self._unsettled, ""
                     if step.changed:
                         on_step(step)
                 except (DecoupledError, OSError) as error:
                     again = True
-                    if str(error) != told:
-                        told = str(error)
+                    if str(error) != reported:
+                        reported = str(error)
                         on_error(error)
 
     @property
     def _unsettled(self) -> bool:
-        return any(file.stamp is None for file in (self._known or {}).values())
+        return any(file.stamp is None for file in (self._files or {}).values())
 
     def _changes(self, stop: threading.Event) -> Iterator[bool]:
         """Whether something changed, at least every few seconds; ends when the folders are others."""
@@ -223,7 +223,9 @@ class Watch:
                 return
 
 
-def _noted(stream: Iterable[tuple[File, Passage]], files: dict[str, _Known]) -> Iterator[Passage]:
+def _noted(
+    stream: Iterable[tuple[File, Passage]], files: dict[str, _ReadFile]
+) -> Iterator[Passage]:
     """The passages, each noted with the file that it is from."""
     for file, passage in stream:
         files[str(file.path)].ids.append(passage.id)

@@ -174,8 +174,8 @@ class Engine:
         Texts are encoded on the fly; a plain string gets its position in the list as id. A long text counts
         with its best window. `prune` and `highlight` are as in `search`.
         """
-        given = {"ids": as_ids(ids), "texts": as_passages(texts)}
-        how: JsonObject = {**given, "raw": raw, "prune": prune, "highlight": highlight}
+        passages = {"ids": as_ids(ids), "texts": as_passages(texts)}
+        how: JsonObject = {**passages, "raw": raw, "prune": prune, "highlight": highlight}
         request = Request(query=query, head="rank", k=k, **how)
         return self._result(request, Hits)
 
@@ -205,10 +205,14 @@ class Engine:
         `search`, of the passage of each answer.
         """
         retrieve = ids is None and texts is None and self.index is not None
-        given = {"ids": as_ids(ids or ()), "texts": as_passages(texts or ()), "retrieve": retrieve}
+        passages = {
+            "ids": as_ids(ids or ()),
+            "texts": as_passages(texts or ()),
+            "retrieve": retrieve,
+        }
         stage = {"first_stage": first_stage, "candidates": candidates, "where": where}
         shown = {"threshold": threshold, "prune": prune, "highlight": highlight}
-        how: JsonObject = {**given, **stage, **shown, "hops": hops}
+        how: JsonObject = {**passages, **stage, **shown, "hops": hops}
         request = Request(query=question, head="span", k=k, **how)
         return self._result(request, Answers)
 

@@ -90,9 +90,10 @@ class ReadWeights(NamedTuple):
 
 
 class MatchWeights(NamedTuple):
-    """The same for a model without span head, on the mean best cosine of the query's tokens in the unit."""
+    """A logistic regression for models without span head, on how well a unit matches the query's tokens."""
 
     match: float = 4.71
+    """Of the mean over the query's tokens of the best cosine in the unit."""
     behind: float = 26.5
     """Of how far the unit is behind the best of its passage."""
     rank: float = 0.394
@@ -149,9 +150,9 @@ class Pruner:
         which = np.array(windows, np.int64)
         passages = search.windows.states.select(which)
         logits = {kind: search.logits[kind].select(which) for kind in search.logits}
-        wanted = [kind for kind in self._heads if kind not in logits]
-        if wanted:  # a pass of its own, so that the scores stay what they are without pruning
-            logits |= score(self._runtime, search.encoding.states, passages, wanted)
+        missing = [kind for kind in self._heads if kind not in logits]
+        if missing:  # a pass of its own, so that the scores stay what they are without pruning
+            logits |= score(self._runtime, search.encoding.states, passages, missing)
         none = np.zeros((len(which), 1))
         ranks = np.asarray(logits["rank"].values if "rank" in logits else none, np.float64)[:, 0]
         excerpts = [excerpt for _, excerpt in search.windows.describe(windows)]

@@ -17,7 +17,7 @@ from decoupled.serve.http.bodies import STOP, Reading
 from decoupled.serve.http.responses import Json
 from decoupled.serve.http.service import Service
 
-ASKED = {"k", "first_stage", "read", "where", "threshold", "hops", "prune", "highlight"}
+SHARED = {"k", "first_stage", "read", "where", "threshold", "hops", "prune", "highlight"}
 """Fields of a question that a request has under the same names."""
 FEW = 5
 """Most unknown fields that an error names."""
@@ -318,7 +318,7 @@ def routes(service: Service) -> APIRouter:
             candidates=candidates(body),
             ids=tuple(body.ids or ()),
             texts=tuple(Passage(id=str(n), text=t) for n, t in enumerate(body.texts or ())),
-            **body.model_dump(include=ASKED),
+            **body.model_dump(include=SHARED),
         )
         return await answered(service, request, joint=body.joint)
 

@@ -65,14 +65,14 @@ def create_mcp(ready: Ready, *, name: str = "decoupled") -> MCPServer[Any]:
         name=name, version=version("decoupled-transformer"), instructions=ABOUT, log_level="WARNING"
     )
 
-    async def reply(context: Context, tool: str, *given: Any) -> CallToolResult:
+    async def reply(context: Context, tool: str, *arguments: Any) -> CallToolResult:
         place = ""
         try:
             service, notes = await ready(context)
             from decoupled.serve.mcp import tools
 
             place = service.place
-            answer = await getattr(tools, tool)(service, *given)
+            answer = await getattr(tools, tool)(service, *arguments)
         except Exception as error:
             problem = problem_of(error, place)
             if problem.status == 500:

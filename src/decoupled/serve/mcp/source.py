@@ -33,7 +33,7 @@ TELL = 0.5
 _POLL = 0.02
 
 Tell = Callable[[float, float | None, str], Awaitable[None]]
-"""Is told how far the indexing is: done, of how much, and in words."""
+"""Is notified how far the indexing is: done, of how much, and in words."""
 
 
 class Stopped(Exception):
@@ -73,10 +73,10 @@ class McpSource:
 
     async def service(self, tell: Tell) -> tuple[Service, list[str]]:
         """What answers, and notes for the reader; waits for the model, and a while for a first indexing."""
-        began = told = time.monotonic()
+        began = notified = time.monotonic()
         while not self._usable(time.monotonic() - began):
-            if time.monotonic() - told >= TELL:
-                told = time.monotonic()
+            if time.monotonic() - notified >= TELL:
+                notified = time.monotonic()
                 await tell(self._bytes, self._total, self._words())
             await asyncio.sleep(_POLL)
         if self._watch is not None and (gone := self._watch.missing) is not None:
