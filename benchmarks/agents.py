@@ -116,13 +116,15 @@ async def http(folder: Path):
         pass
     drain = asyncio.ensure_future(server.stderr.read())
     try:
-        for _ in range(200):
+        while True:  # the address is told before it is listened on
             try:
-                async with Client(streamable_http_client("http://127.0.0.1:8765/mcp")) as client:
-                    yield client
+                _, writer = await asyncio.open_connection("127.0.0.1", 8765)
+                writer.close()
                 break
             except OSError:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.02)
+        async with Client(streamable_http_client("http://127.0.0.1:8765/mcp")) as client:
+            yield client
     finally:
         server.terminate()
         await server.wait()
