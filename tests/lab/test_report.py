@@ -176,7 +176,7 @@ def test_a_model_that_says_one_thing_of_all_pairs_suggests_no_split():
 
 def test_the_best_trade_off_is_the_deepest_that_keeps_the_score():
     scores = {0: 88.5, 8: 88.0, 9: 87.1, 10: 85.0, 11: 87.5}
-    assert best_trade_off(scores) == 7
+    assert best_trade_off(scores) == 9
     assert best_trade_off(scores, keep=0.5) == 11
     assert best_trade_off({0: 50.0, 1: 10.0}) == 0
     with pytest.raises(InputError, match="without the joint model"):
@@ -264,7 +264,7 @@ def test_pictures_are_pictures(tmp_path, results):
 def test_report_writes_one_file_that_needs_no_other(run, results, tmp_path):
     page = tmp_path / "out" / "page.html"
     done = run("report", results, "-o", page, "--title", "Mine <&>", "--json")
-    assert len(done.json["figures"]) == 9 and done.json["skipped"] == ["other.json"]
+    assert len(done.json["figures"]) == 7 and done.json["skipped"] == ["other.json"]
     assert "other.json; left out" in done.err
     text = page.read_text()
     assert "Mine &lt;&amp;&gt;" in text and text.count("<figure") == 7
