@@ -97,6 +97,9 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     format: str | None = None,
+    as_text: Sequence[str] = (),
+    text_field: str | None = None,
+    code: bool = False,
     append: bool = False,
     sync: bool = False,
     cluster: str | None = None,
@@ -110,9 +113,9 @@ def build_index(  # noqa: PLR0913 (the options of a build)
 ) -> Built:
     """Encode the passages of files and folders once and store them; an interrupted build goes on.
 
-    How documents are cut (`chunk`, `title_path`) and files chosen and read (`include`, `exclude`, `format`)
-    is as in `read_passages`, by the tokenizer of the model; one that looks back at earlier windows reads
-    documents whole by default. The codec of a new index is the model's own,
+    How documents are cut (`chunk`, `title_path`) and files chosen and read (`include`, `exclude`, `format`,
+    `as_text`, `text_field`, `code`) is as in `read_passages`, by the tokenizer of the model; one that looks
+    back at earlier windows reads documents whole by default. The codec of a new index is the model's own,
     and it keeps all tokens unless `keep_tokens` is a share of them (`Index.create`).
     One that was built from another corpus is only added to with `append`. A document that is there is
     replaced as a whole; with `sync` what the corpus does not have is removed, unless some of it could not
@@ -140,7 +143,14 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     if chunk == "auto" and spec_of(source).memory_windows:
         chunk = None  # what it remembers is the windows of one passage
     chunker = Chunker(tokenizer_of(source), chunk, title_path=title_path)
-    chosen = Chosen(include=tuple(include), exclude=tuple(exclude), format=format)
+    chosen = Chosen(
+        include=tuple(include),
+        exclude=tuple(exclude),
+        format=format,
+        as_text=tuple(as_text),
+        text_field=text_field,
+        code=code,
+    )
     sink = Problems(on_error, skip)
     files = list(list_files(sources, sink, chosen))  # the one walk through the folders
     if on_total is not None:
