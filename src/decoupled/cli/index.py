@@ -37,6 +37,7 @@ Format = Annotated[
 AsText = Annotated[list[str] | None, Option(help="Read files like `*.cfg` as text; repeatable.")]
 TextField = Annotated[str | None, opt.rare(help="The field of rows that is their text.")]
 Code = Annotated[bool, opt.rare("--code", help="Read programs whole, not only their comments.")]
+Report = Annotated[Path | None, Option(help="Write what became of each file, as JSON lines.")]
 Cluster = Annotated[str | None, opt.rare(help="Ray cluster that encodes; `local` starts one.")]
 Count = Annotated[int | None, opt.rare("--workers", min=1, help="Processes that encode.")]
 
@@ -75,11 +76,13 @@ def index(
     cluster: Cluster = None,
     workers: Count = None,
     on_error: opt.OnError = "skip",
+    report: Report = None,
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
     from decoupled.index.build import reindex  # here: `--help` must not load it
+    from decoupled.index.outcomes import write_report
 
     if bool(corpus) == bool(stored):
         raise InputError("give a corpus, or --from INDEX, and not both")
@@ -99,8 +102,12 @@ def index(
         build = partial(build, cluster=cluster, workers=workers)
         build = partial(build, on_error=opt.stop_or_skip(on_error), report=skipped)
         built = build(on_total=bar.expect, on_bytes=bar.read, progress=bar.added)
-    if sync and built.skipped:  # what was not read may still be in the corpus
-        printing.note("some of the corpus could not be read, so --sync removed nothing else")
+    if report is not None:
+        write_report(report, built.files)
+    if sync and any(p.kind == "lost" and p.name is None for p in built.problems):
+        printing.note(
+            "some rows could not be read, so --sync removed no passages that may be theirs"
+        )
     printing.result(built, as_json)
 
 
@@ -118,6 +125,7 @@ def add(
     cluster: Cluster = None,
     workers: Count = None,
     on_error: opt.OnError = "skip",
+    report: Report = None,
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
 ) -> None:
@@ -127,7 +135,7 @@ def add(
     read_manifest(path)
     run = partial(index, path, corpus, append=True, chunk=chunk, title_path=title_path, form=form)
     run = partial(run, include=include, exclude=exclude, on_error=on_error, as_json=as_json)
-    run = partial(run, as_text=as_text, text_field=text_field, code=code)
+    run = partial(run, as_text=as_text, text_field=text_field, code=code, report=report)
     run(cluster=cluster, workers=workers, runtime=runtime)
 
 

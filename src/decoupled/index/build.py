@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +30,8 @@ from decoupled.index.manifest import (
     spec_of,
     tokenizer_of,
 )
+from decoupled.index.origins import Origins
+from decoupled.index.outcomes import FileOutcome, outcomes, table_lines
 from decoupled.index.stale import Seen
 from decoupled.index.store.location import location_of
 from decoupled.index.stored import stored_passages
@@ -52,6 +57,8 @@ class Built:
     removed: int
     """Passages that their documents no longer have, or whose documents left the corpus."""
     passages: int
+    files: tuple[FileOutcome, ...] = ()
+    """What became of each file of the corpus."""
 
     @property
     def skipped(self) -> int:
@@ -70,11 +77,13 @@ class Built:
             "seconds": round(self.added.seconds, 3),
             "passages": self.passages,
             "duplicates": list(self.added.duplicates),
+            "files": Counter(file.status for file in self.files),
             "problems": [str(p) for p in self.problems if p.kind == "lost"][:PROBLEMS_SHOWN],
         }
 
     def lines(self) -> Iterator[str]:
         """Lines for a terminal that say what the build did."""
+        yield from table_lines(self.files)
         done = self.added
         if twice := ", ".join(done.duplicates):
             yield f"warning: ids that came twice, the last one stays: {twice}"
@@ -118,8 +127,8 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     back at earlier windows reads documents whole by default. The codec of a new index is the model's own,
     and it keeps all tokens unless `keep_tokens` is a share of them (`Index.create`).
     One that was built from another corpus is only added to with `append`. A document that is there is
-    replaced as a whole; with `sync` what the corpus does not have is removed, unless some of it could not
-    be read.
+    replaced as a whole; with `sync` documents that left the corpus are removed, and those that cannot be read
+    stay; where rows cannot be read, whose ids nobody knows, nothing else is removed.
 
     `workers` processes encode, or with `cluster` so many actors of the Ray cluster at that address.
     `report` is told of each file or line that is skipped, `on_total` how many bytes the corpus has (None
@@ -153,37 +162,45 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     )
     sink = Problems(on_error, skip)
     files = list(list_files(sources, sink, chosen))  # the one walk through the folders
-    if on_total is not None:
-        on_total(total_bytes(files))
-    stream = read_files(files, sink, on_bytes, chunker, chosen)
-    # Read now, so that a wrong corpus fails before a model is loaded or anything written.
-    first = list(itertools.islice(stream, 1))
-    if not exists and not first:
-        raise _nothing(sources, problems)
-    if exists:
-        index = Index.open(output, model=model, write=True, runtime=runtime)
-    else:
-        share = 1.0 if keep_tokens is None else keep_tokens
-        index = Index.create(
-            output, source, codec=codec, keep_tokens=share, runtime=runtime, sources=sources
-        )
-    name, seen = index.location.name, Seen()
-    with index, open_workers(name, cluster=cluster, count=workers, runtime=runtime) as helpers:
-        begun = len(index)
-        added = index.add(
-            seen.watch(itertools.chain(first, stream)), progress=progress, workers=helpers
-        )
-        whole = all(problem.kind != "lost" for problem in problems)
-        stale = seen.stale(index.store.snapshot, everything=sync and whole) if begun else []
+    with ExitStack() as opened:
+        index, origins = None, Origins()
+        if exists:
+            index = Index.open(output, model=model, write=True, runtime=runtime)
+            origins = Origins.load(opened.enter_context(index).location)
+        snapshot = index.store.snapshot if index is not None else None
+        to_read, unchanged = origins.split(files, f"{chunker.size} {title_path}", snapshot)
+        if on_total is not None:
+            on_total(total_bytes(to_read))
+        stream = read_files(to_read, sink, on_bytes, chunker, chosen)
+        # Read now, so that a wrong corpus fails before a model is loaded or anything written.
+        first = list(itertools.islice(stream, 1))
+        if index is None:
+            if not first:
+                raise _nothing(sources, problems)
+            create = partial(Index.create, output, source, codec=codec, runtime=runtime)
+            share = 1.0 if keep_tokens is None else keep_tokens
+            index = opened.enter_context(create(keep_tokens=share, sources=sources))
+        name, seen = index.location.name, Seen()
+        workers_of = open_workers(name, cluster=cluster, count=workers, runtime=runtime)
+        begun, helpers = len(index), opened.enter_context(workers_of)
+        watched = seen.watch(origins.watch(itertools.chain(first, stream)))
+        added = index.add(watched, progress=progress, workers=helpers)
+        lost = {problem.name for problem in problems if problem.kind == "lost"}
+        # A page that is no page any more may be half written: its passages stay, too.
+        kept = {*unchanged, *(p.name for p in problems if p.name and p.kind in ("lost", "other"))}
+        everything = sync and None not in lost
+        stale = seen.stale(index.store.snapshot, everything=everything, kept=kept) if begun else []
         removed = index.delete(stale) if stale else 0
+        origins.save(index.location, lost=kept - unchanged.keys())
         if not begun:
             index.store.tidy(older_than=SETTLED)
         return Built(
             index=name,
-            added=added,
+            added=replace(added, unchanged=added.unchanged + sum(unchanged.values())),
             problems=tuple(problems),
             removed=removed,
             passages=len(index),
+            files=outcomes(files, unchanged, problems),
         )
 
 

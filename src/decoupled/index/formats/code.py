@@ -15,7 +15,7 @@ from decoupled.index.formats.blocks import TextBlock, words
 from decoupled.index.formats.encodings import read_text
 
 _ENDINGS = words(
-    "py pyi c h cc cpp cxx hpp hh cs java js mjs ts tsx jsx go rs rb php sh bash zsh pl pm lua sql swift kt "
+    "py pyi c h cc cpp cxx hpp hh cs java js mjs ts tsx jsx go rs rb sh bash zsh pl pm lua sql swift kt "
     "scala r jl hs ml el lisp clj vim tcl f90 dart ex erl groovy ps1 proto"
 )
 SUFFIXES = tuple(f".{ending}" for ending in sorted(_ENDINGS))

@@ -23,7 +23,7 @@ def docx_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
     from docx import Document
     from docx.table import Table
 
-    raw = _unbombed(stream)
+    raw = _unbombed(stream, "docx file")
     try:
         content = list(Document(raw).iter_inner_content())
     except Exception as error:  # zipfile, lxml and the library raise all kinds
@@ -43,7 +43,11 @@ def sheet_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
     needed("python_calamine", "python-calamine")
     from python_calamine import CalamineWorkbook
 
-    raw = io.BytesIO(read_bytes(stream)) if file.format.name == "xls" else _unbombed(stream)
+    raw = (
+        io.BytesIO(read_bytes(stream))
+        if file.format.name == "xls"
+        else _unbombed(stream, "workbook")
+    )
     try:
         book = CalamineWorkbook.from_filelike(raw)
         for name in book.sheet_names:
@@ -57,7 +61,9 @@ def sheet_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
 def odp_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
     """The slides of an OpenDocument presentation; the first line of a slide is its heading."""
     try:
-        content = xml_member(zipfile.ZipFile(_unbombed(stream)), "content.xml", "presentation")
+        content = xml_member(
+            zipfile.ZipFile(_unbombed(stream, "presentation")), "content.xml", "presentation"
+        )
     except DAMAGED as error:
         raise UnreadableError(f"is not a whole presentation ({error})") from None
     for page in content.iterfind(".//{*}presentation/{*}page"):
@@ -70,13 +76,13 @@ def _paragraphs(page: ElementTree.Element) -> Iterator[ElementTree.Element]:
     return (element for element in page.iter() if element.tag.endswith(("}p", "}h")))
 
 
-def _unbombed(stream: io.BufferedReader) -> io.BytesIO:
+def _unbombed(stream: io.BufferedReader, kind: str) -> io.BytesIO:
     """The bytes of an office file, if they do not unpack to more than memory holds."""
     raw = io.BytesIO(read_bytes(stream))
     try:
         size = sum(info.file_size for info in zipfile.ZipFile(raw).infolist())
     except DAMAGED as error:
-        raise UnreadableError(f"is not a whole office file ({error})") from None
+        raise UnreadableError(f"is not a whole {kind} ({error})") from None
     if size > LARGEST:
         raise UnreadableError(f"unpacks to more than {LARGEST >> 20} MB")
     raw.seek(0)
