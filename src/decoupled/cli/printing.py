@@ -160,8 +160,12 @@ def _where(one: dc.Hit | dc.Evidence) -> Text:
     parts = [Text(_line(one.document if one.place else ident), style="cyan")]
     if one.title:
         parts.append(Text(_line(one.title)))
+    page = one.meta.get("page") if one.place else None
     if one.place is not None:
-        parts.append(Text("characters {:,}–{:,}".format(*one.place), style="dim"))
+        span = f"page {page}" if page else "characters {:,}–{:,}".format(*one.place)
+        parts.append(Text(span, style="dim"))
+    if one.link:
+        parts.append(Text(one.link, style=f"dim link {one.link}"))
     return Text(" · ").join(parts)
 
 

@@ -40,7 +40,7 @@ from decoupled.search.request import (
     live,
     timed,
 )
-from decoupled.search.results import Answers, Hits, Label, Labels
+from decoupled.search.results import Answers, Hits, Label, Labels, with_links
 
 if TYPE_CHECKING:
     from decoupled.model.model import Model
@@ -78,6 +78,7 @@ class Engine:
         self.text_cache = TextCache(remember) if remember else None
         self._state_cache = StateCache(memory) if memory is not None else None
         self._device_cache: DeviceCache | None = None
+        self.links = True
 
     def __repr__(self) -> str:
         return f"Engine({describe(self.spec) if self.index is None else self.index})"
@@ -88,12 +89,14 @@ class Engine:
         This one stays as it is, for those who are using it.
         """
         assert self.index is not None
-        return Engine(
+        engine = Engine(
             self.index.reopen(),
             cascade=self._cascade,
             memory=self._state_cache.budget if self._state_cache is not None else None,
             remember=self.text_cache.limit if self.text_cache is not None else 0,
         )
+        engine.links = self.links
+        return engine
 
     @property
     def runtime(self) -> Runtime:
@@ -252,7 +255,8 @@ class Engine:
         cross_searches(self.spec, self._cancellable(cancelled), short, budget)
         again = {search: outcome(self.spec, search) for search in short}
         results = [again.get(s, result) for s, result in zip(searches, outcomes, strict=True)]
-        return [self._noted(s.request, result) for s, result in zip(searches, results, strict=True)]
+        notes = (self._noted(s.request, one) for s, one in zip(searches, results, strict=True))
+        return [self._linked(one) for one in notes]
 
     def score(
         self,
@@ -350,6 +354,12 @@ class Engine:
         if isinstance(result, Answers) and silent:
             result = replace(result, items=(), rejected=(*result.items, *result.rejected))
         return replace(result, notes=(note,))
+
+    def _linked(self, result: Outcome) -> Outcome:
+        """The result with the addresses of its files, if it is for someone on this machine."""
+        if self.index is None or not self.links or not isinstance(result, Hits | Answers):
+            return result
+        return with_links(result, self.index.origins.link)
 
     def _fetch(self, search: SearchRun, candidates: Candidates, snapshot: Snapshot) -> Fetched:
         """Read the states of the candidates, from memory or the device where they are there."""

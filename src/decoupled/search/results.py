@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, overload
 
@@ -13,6 +13,10 @@ from decoupled.errors import DecoupledError
 def percent(share: float) -> str:
     """A probability as every output writes it: `84 %`, with a digit more below ten."""
     return f"{100 * share:.{int(share < 0.0995)}f} %"
+
+
+# Fields that JSON has only where they have a value.
+_RARE = frozenset({"first_stage", "link"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,8 @@ class Hit:
     """Where `text` begins in its passage, when the passage was longer than the model."""
     first_stage: Mapping[str, Mapping[str, float]] | None = None
     """Its rank and score in each ranking of the first stage, where those were asked for."""
+    link: str = ""
+    """The address that opens its file, at its page; empty where the index knows no file."""
 
     @property
     def document(self) -> str:
@@ -42,9 +48,7 @@ class Hit:
     def to_json(self) -> dict[str, object]:
         """The object that `search --json` prints for this hit."""
         shown = {**vars(self), "meta": dict(self.meta)}
-        if self.first_stage is None:
-            del shown["first_stage"]
-        return shown
+        return {name: value for name, value in shown.items() if name not in _RARE or value}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +64,8 @@ class Evidence:
     meta: Mapping[str, Any] = field(default_factory=dict)
     offset: int = 0
     """Where `passage` begins, when it is a window of a passage longer than the model."""
+    link: str = ""
+    """The address that opens its file, at its page; empty where the index knows no file."""
 
     @property
     def document(self) -> str:
@@ -73,7 +79,8 @@ class Evidence:
 
     def to_json(self) -> dict[str, object]:
         """All fields; part of what `ask --json` prints."""
-        return {**vars(self), "meta": dict(self.meta)}
+        shown = {**vars(self), "meta": dict(self.meta)}
+        return {name: value for name, value in shown.items() if name not in _RARE or value}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,6 +227,25 @@ class Answers(Results[Answer]):
         """The document that `ask --json` prints."""
         rejected = [answer.to_json() for answer in self.rejected]
         return {**self._to_json("question", "answers"), "rejected": rejected}
+
+
+Link = Callable[[str, Any], str]
+"""The address of a document, at a page."""
+
+
+def with_links(result: Hits | Answers, link: Link) -> Hits | Answers:
+    """The hits or answers, each with the address that opens its file."""
+    if isinstance(result, Hits):
+        hits: Any = (replace(h, link=link(h.document, h.meta.get("page"))) for h in result.items)
+        return replace(result, items=tuple(hits))
+
+    def opens(answer: Answer) -> Answer:
+        places = (replace(e, link=link(e.document, e.meta.get("page"))) for e in answer.evidence)
+        own = link(answer.document, answer.meta.get("page"))
+        return replace(answer, link=own, evidence=tuple(places))
+
+    items, rejected = tuple(map(opens, result)), tuple(map(opens, result.rejected))
+    return replace(result, items=items, rejected=rejected)
 
 
 class Labels(Results[Label]):

@@ -138,7 +138,9 @@ def _document(
             yield _storable(passage)
     except (UnreadableError, RowError) as error:
         problem = file.problem(None, str(error))
-        if isinstance(error, OtherError) and not file.named:
+        if isinstance(error, OtherError) and file.format.name == "html":
+            problems.note(problem)
+        elif isinstance(error, OtherError) and not file.named:
             problems.note(replace(problem, kind="other"))
         else:
             problems.fail(problem)
