@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -195,6 +197,7 @@ class Bar:
     def __init__(self, progress: Any, task: Any) -> None:
         self._progress, self._task, self._read = progress, task, 0
         self._noted = time.monotonic()
+        self._done = deque([(self._noted, 0.0)], 50)
 
     def reach(self, done: int, total: int | None) -> None:
         """Show that `done` of `total` steps are finished."""
@@ -213,8 +216,20 @@ class Bar:
         self._read += count
 
     def added(self, done: Added) -> None:
-        """Show the counts of passages and tokens, and the bytes that were read for them."""
-        self._progress.update(self._task, completed=self._read, status=str(done))
+        """Show the counts, the bytes that are encoded, and the time left by the rate of the last reports."""
+        now, total = time.monotonic(), self._progress.tasks[self._task].total
+        self._done.append((now, self._read * done.share))
+        (since, before), (_, encoded) = self._done[0], self._done[-1]
+        seconds = (
+            (total - encoded) * (now - since) / (encoded - before)
+            if total and encoded > before
+            else 0
+        )
+        left = f", {timedelta(seconds=round(seconds))} left" if seconds else ""
+        self._progress.update(self._task, completed=encoded, status=f"{done}{left}")
+        if not self._progress.console.is_terminal and now - self._noted > EVERY:
+            self._noted = now
+            note(f"indexing: {done}{left}")
 
 
 def progress_bar(title: str, *, hidden: bool = False) -> AbstractContextManager[Bar]:
@@ -225,7 +240,7 @@ def progress_bar(title: str, *, hidden: bool = False) -> AbstractContextManager[
 
 def corpus_bar(total: int | None) -> AbstractContextManager[Bar]:
     """A bar over the bytes of a corpus, with what was made of them and the time left."""
-    return _shown(Bar, "indexing", DownloadColumn(), STATUS, TimeRemainingColumn(), total=total)
+    return _shown(Bar, "indexing", DownloadColumn(), STATUS, total=total)
 
 
 class TrainingBar(Bar):
