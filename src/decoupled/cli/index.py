@@ -82,7 +82,6 @@ def index(
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
     from decoupled.index.build import reindex  # here: `--help` must not load it
-    from decoupled.index.outcomes import write_report
 
     if bool(corpus) == bool(stored):
         raise InputError("give a corpus, or --from INDEX, and not both")
@@ -98,16 +97,10 @@ def index(
         build = partial(build, keep_tokens=keep_tokens, append=append, sync=sync, runtime=runtime)
         build = partial(build, chunk=opt.chunk_size(chunk), title_path=title_path, format=form)
         build = partial(build, include=include or (), exclude=exclude or (), as_text=as_text or ())
-        build = partial(build, text_field=text_field, code=code)
-        build = partial(build, cluster=cluster, workers=workers)
+        build = partial(build, text_field=text_field, code=code, cluster=cluster, workers=workers)
         build = partial(build, on_error=opt.stop_or_skip(on_error), report=skipped)
         built = build(on_total=bar.expect, on_bytes=bar.read, progress=bar.added)
-    if report is not None:
-        write_report(report, built.files)
-    if sync and any(p.kind == "lost" and p.name is None for p in built.problems):
-        printing.note(
-            "some rows could not be read, so --sync removed no passages that may be theirs"
-        )
+    built.write_report(report)
     printing.result(built, as_json)
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +21,7 @@ import decoupled as dc
 from decoupled.errors import DecoupledError
 from decoupled.measure.table import ResultTable, cell, clean, fact
 from decoupled.search.results import percent
-from decoupled.train.place import LogPosition
+from decoupled.train.place import LogPosition, TimeLeft
 
 if TYPE_CHECKING:
     from decoupled.index.ingest import Added
@@ -197,7 +195,7 @@ class Bar:
     def __init__(self, progress: Any, task: Any) -> None:
         self._progress, self._task, self._read = progress, task, 0
         self._noted = time.monotonic()
-        self._done = deque([(self._noted, 0.0)], 50)
+        self._left = TimeLeft()
 
     def reach(self, done: int, total: int | None) -> None:
         """Show that `done` of `total` steps are finished."""
@@ -217,18 +215,11 @@ class Bar:
 
     def added(self, done: Added) -> None:
         """Show the counts, the bytes that are encoded, and the time left by the rate of the last reports."""
-        now, total = time.monotonic(), self._progress.tasks[self._task].total
-        self._done.append((now, self._read * done.share))
-        (since, before), (_, encoded) = self._done[0], self._done[-1]
-        seconds = (
-            (total - encoded) * (now - since) / (encoded - before)
-            if total and encoded > before
-            else 0
-        )
-        left = f", {timedelta(seconds=round(seconds))} left" if seconds else ""
+        encoded = round(self._read * done.share)
+        left = self._left(encoded, self._progress.tasks[self._task].total)
         self._progress.update(self._task, completed=encoded, status=f"{done}{left}")
-        if not self._progress.console.is_terminal and now - self._noted > EVERY:
-            self._noted = now
+        if not self._progress.console.is_terminal and time.monotonic() - self._noted > EVERY:
+            self._noted = time.monotonic()
             note(f"indexing: {done}{left}")
 
 

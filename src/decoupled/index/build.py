@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -59,6 +60,8 @@ class Built:
     passages: int
     files: tuple[FileOutcome, ...] = ()
     """What became of each file of the corpus."""
+    unsynced: bool = False
+    """Whether `sync` kept passages that may be of rows that could not be read."""
 
     @property
     def skipped(self) -> int:
@@ -81,10 +84,18 @@ class Built:
             "problems": [str(p) for p in self.problems if p.kind == "lost"][:PROBLEMS_SHOWN],
         }
 
+    def write_report(self, path: Path | None) -> None:
+        """Write what became of each file as JSON lines, where a path is named."""
+        if path is not None:
+            lines = (json.dumps(one._asdict(), ensure_ascii=False) for one in self.files)
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
     def lines(self) -> Iterator[str]:
         """Lines for a terminal that say what the build did."""
         yield from table_lines(self.files)
         done = self.added
+        if self.unsynced:
+            yield "some rows could not be read, so --sync removed no passages that may be theirs"
         if twice := ", ".join(done.duplicates):
             yield f"warning: ids that came twice, the last one stays: {twice}"
         rate = done.added / done.seconds if done.seconds else 0
@@ -201,6 +212,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
             removed=removed,
             passages=len(index),
             files=outcomes(files, unchanged, problems),
+            unsynced=sync and not everything,
         )
 
 

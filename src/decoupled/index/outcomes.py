@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 from decoupled.index.documents.files import File, Problem, ending_of
 
 Status = Literal["read", "unchanged", "cut", "skipped", "left out"]
-_WHY = 60
+_WHY = 72
 """Characters of a reason in the table."""
 
 
@@ -38,12 +36,6 @@ def outcomes(
         whole: Status = "unchanged" if file.name in unchanged else "read"
         statuses.setdefault(file.shown, FileOutcome(file.shown, whole))
     return tuple(statuses.values())
-
-
-def write_report(path: Path, files: Iterable[FileOutcome]) -> None:
-    """Write the outcome of every file, as a JSON object on each line."""
-    lines = (json.dumps(one._asdict(), ensure_ascii=False) for one in files)
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def table_lines(files: Sequence[FileOutcome]) -> Iterator[str]:

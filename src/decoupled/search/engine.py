@@ -84,10 +84,7 @@ class Engine:
         return f"Engine({describe(self.spec) if self.index is None else self.index})"
 
     def reopened(self) -> Engine:
-        """An engine like this one over the index that is at its path now, which keeps nothing of the old one.
-
-        This one stays as it is, for those who are using it.
-        """
+        """A new engine like this one, over the index that is at its path now; this one stays as it is."""
         assert self.index is not None
         engine = Engine(
             self.index.reopen(),
@@ -255,8 +252,7 @@ class Engine:
         cross_searches(self.spec, self._cancellable(cancelled), short, budget)
         again = {search: outcome(self.spec, search) for search in short}
         results = [again.get(s, result) for s, result in zip(searches, outcomes, strict=True)]
-        notes = (self._noted(s.request, one) for s, one in zip(searches, results, strict=True))
-        return [self._linked(one) for one in notes]
+        return [self._noted(s.request, result) for s, result in zip(searches, results, strict=True)]
 
     def score(
         self,
@@ -346,7 +342,8 @@ class Engine:
         return result
 
     def _noted(self, request: Request, result: Outcome) -> Outcome:
-        """The result with a note if the model cannot read the query; what is no language has no answer."""
+        """The result with links, and a note if the model cannot read the query; no language has no answer."""
+        result = with_links(result, self.index.origins if self.index and self.links else None)
         note = query_note(self.runtime.tokenizer, request.query)
         if note is None or isinstance(result, Exception):
             return result
@@ -354,12 +351,6 @@ class Engine:
         if isinstance(result, Answers) and silent:
             result = replace(result, items=(), rejected=(*result.items, *result.rejected))
         return replace(result, notes=(note,))
-
-    def _linked(self, result: Outcome) -> Outcome:
-        """The result with the addresses of its files, if it is for someone on this machine."""
-        if self.index is None or not self.links or not isinstance(result, Hits | Answers):
-            return result
-        return with_links(result, self.index.origins.link)
 
     def _fetch(self, search: SearchRun, candidates: Candidates, snapshot: Snapshot) -> Fetched:
         """Read the states of the candidates, from memory or the device where they are there."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, overload
 
 from decoupled.errors import DecoupledError
+from decoupled.index.origins import Origins
 
 
 def percent(share: float) -> str:
@@ -229,24 +230,24 @@ class Answers(Results[Answer]):
         return {**self._to_json("question", "answers"), "rejected": rejected}
 
 
-Link = Callable[[str, Any], str]
-"""The address of a document, at a page."""
-
-
-def with_links(result: Hits | Answers, link: Link) -> Hits | Answers:
-    """The hits or answers, each with the address that opens its file."""
-    if isinstance(result, Hits):
-        hits: Any = (replace(h, link=link(h.document, h.meta.get("page"))) for h in result.items)
-        return replace(result, items=tuple(hits))
-
-    def opens(answer: Answer) -> Answer:
-        places = (replace(e, link=link(e.document, e.meta.get("page"))) for e in answer.evidence)
-        own = link(answer.document, answer.meta.get("page"))
-        return replace(answer, link=own, evidence=tuple(places))
-
-    items, rejected = tuple(map(opens, result)), tuple(map(opens, result.rejected))
-    return replace(result, items=items, rejected=rejected)
-
-
 class Labels(Results[Label]):
     """The labels of given passages, in their order."""
+
+
+R = TypeVar("R")
+
+
+def with_links(result: R, origins: Origins | None) -> R:
+    """Hits or answers, each with the address that opens its file; anything else as it is."""
+    if origins is None or not isinstance(result, Hits | Answers):
+        return result
+
+    def linked(one: Any) -> Any:
+        link = origins.link(one.document, one.meta.get("page"))
+        evidence = {"evidence": tuple(map(linked, one.evidence))} if isinstance(one, Answer) else {}
+        return replace(one, link=link, **evidence)
+
+    if isinstance(result, Answers):
+        result = replace(result, rejected=tuple(map(linked, result.rejected)))
+    items: Any = tuple(map(linked, result.items))
+    return replace(result, items=items)
