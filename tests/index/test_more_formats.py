@@ -39,7 +39,8 @@ ADOC = """= Harbours
 
 include::nowhere.txt[]
 
-== Moorings
+Moorings
+--------
 
 Tie *two* ropes:
 

@@ -27,6 +27,7 @@ _LEAD = re.compile(
     re.MULTILINE,
 )
 _CLOSE = re.compile(r"[ \t]*(?:\*+/|\"\"\"|'''|-\}|\|#)\s*$")
+_DIRECTIVES = words("Preproc PreprocFile Hashbang")
 _DOCSTRING = re.compile(r"[rRuU]?(?:\"\"\"|''')")
 _WORD = re.compile(r"[^\W\d_]{2}")
 _LICENCE = re.compile(r"(?i)copyright|licen[sc]ed under|spdx-")
@@ -84,7 +85,7 @@ def _parsed(name: str, text: str) -> tuple[list[_Definition], list[tuple[int, in
     definitions, comments, before = list[_Definition](), list[tuple[int, int]](), ""
     for start, kind, value in get_lexer_for_filename(name).get_tokens_unprocessed(text):
         documents = kind in Token.Literal.String.Doc
-        if documents or (kind in Token.Comment and kind not in Token.Comment.Preproc):
+        if documents or (kind in Token.Comment and kind[-1] not in _DIRECTIVES):
             _extend(comments, text, start, start + len(value))
         elif kind in Token.Name:
             named = kind in Token.Name.Function or kind in Token.Name.Class

@@ -36,6 +36,8 @@ _PAGE = re.compile(r"^[.'][ \t]*(?:TH|Dd|so)\b", re.MULTILINE)
 _MDOC = re.compile(r"^\.[ \t]*Dd\b", re.MULTILINE)
 # A file that another includes is read by itself, or is not there.
 _INCLUDE = re.compile(r"^include::.*$", re.MULTILINE)
+# A title with a line under it, which pandoc does not know, and the sign of each level.
+_UNDERLINED, _LEVELS = re.compile(r"^(\S.*)\n(([=~^+-])\3+)$", re.MULTILINE), "=-~^+"
 
 
 def pandoc_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
@@ -50,13 +52,22 @@ def pandoc_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
             if not _PAGE.search(text):
                 raise OtherError("is no man page; if it is text, give --as-text '*.ENDING'")
             name = "mdoc" if _MDOC.search(text) else name
-        raw = (_INCLUDE.sub("", text) if name == "asciidoc" else text).encode("utf-8", "replace")
+        if name == "asciidoc":
+            text = _UNDERLINED.sub(_one_line_title, _INCLUDE.sub("", text))
+        raw = text.encode("utf-8", "replace")
     tree = _parsed(name, raw)
     title = _title(tree["meta"])
     if title:
         yield TextBlock(title, 1)
     for block in _blocks(tree["blocks"]):
         yield block._replace(level=block.level and block.level + bool(title))
+
+
+def _one_line_title(match: re.Match[str]) -> str:
+    title, line, sign = match.groups()
+    if abs(len(title) - len(line)) > 2:
+        return match[0]
+    return f"\n{'=' * (1 + _LEVELS.index(sign))} {title}\n"
 
 
 def _parsed(name: str, raw: bytes) -> Any:
