@@ -42,9 +42,6 @@ def mcp(
     if not http:
         serve_stdio(sources, runtime=runtime)
         return
-
-    def ready(address: str) -> None:
-        printing.note(f"agents connect to {address}/mcp (stop: Ctrl-C)")
-
-    run = partial(serve_http, sources, host=host, port=port, runtime=runtime, ready=ready)
-    run(api_key_file=api_key_file, hosts=allow_host or ())
+    run = partial(serve_http, sources, host=host, port=port, runtime=runtime)
+    run = partial(run, api_key_file=api_key_file, hosts=allow_host or ())
+    run(ready=lambda at: printing.note(f"agents connect to {at}/mcp (stop: Ctrl-C)"))

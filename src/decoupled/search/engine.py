@@ -44,7 +44,7 @@ from decoupled.search.request import (
     live,
     timed,
 )
-from decoupled.search.results import Answers, Hits, Label, Labels
+from decoupled.search.results import Answers, Hits, Label, Labels, with_links
 
 if TYPE_CHECKING:
     from decoupled.model.model import Model
@@ -82,22 +82,22 @@ class Engine:
         self.text_cache = TextCache(remember) if remember else None
         self._state_cache = StateCache(memory) if memory is not None else None
         self._device_cache: DeviceCache | None = None
+        self.links = True
 
     def __repr__(self) -> str:
         return f"Engine({describe(self.spec) if self.index is None else self.index})"
 
     def reopened(self) -> Engine:
-        """An engine like this one over the index that is at its path now, which keeps nothing of the old one.
-
-        This one stays as it is, for those who are using it.
-        """
+        """A new engine like this one, over the index that is at its path now; this one stays as it is."""
         assert self.index is not None
-        return Engine(
+        engine = Engine(
             self.index.reopen(),
             cascade=self._cascade,
             memory=self._state_cache.budget if self._state_cache is not None else None,
             remember=self.text_cache.limit if self.text_cache is not None else 0,
         )
+        engine.links = self.links
+        return engine
 
     @property
     def runtime(self) -> Runtime:
@@ -263,8 +263,9 @@ class Engine:
             whole = self.index is None or self.index.keep_tokens == 1
             pruner = Pruner(self._cancellable(cancelled), self._codec, whole)
             results = [pruner.prune(s, result) for s, result in zip(searches, results, strict=True)]
-        tokenizer = self.runtime.tokenizer
-        return [noted(tokenizer, s.request, r) for s, r in zip(searches, results, strict=True)]
+        origins = self.index.origins if self.index and self.links else None
+        linked = zip(searches, (with_links(result, origins) for result in results), strict=True)
+        return [noted(self.runtime.tokenizer, s.request, result) for s, result in linked]
 
     def score(
         self,

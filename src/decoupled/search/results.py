@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, overload
 
 from decoupled.errors import DecoupledError
+from decoupled.index.origins import Origins
 
 
 def percent(share: float) -> str:
@@ -16,13 +17,16 @@ def percent(share: float) -> str:
 
 
 Spans = tuple[tuple[int, int], ...]
-_ON_REQUEST = ("first_stage", "pruned_text", "kept", "sentences", "highlight")
+# Fields that JSON has only where they have a value; what pruning left may be empty.
+_RARE = frozenset({"first_stage", "link", "highlight"})
+_PRUNED = frozenset({"pruned_text", "kept", "sentences"})
 
 
 def _shown(result: Any) -> dict[str, object]:
     """The fields of a hit or a place; what was not asked for is left out."""
     fields = {**vars(result), "meta": dict(result.meta)}
-    return {n: v for n, v in fields.items() if v is not None or n not in _ON_REQUEST}
+    rare = {n for n, v in fields.items() if (n in _RARE and not v) or (n in _PRUNED and v is None)}
+    return {name: value for name, value in fields.items() if name not in rare}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,8 @@ class Hit:
     """Where `text` begins in its passage, when the passage was longer than the model."""
     first_stage: Mapping[str, Mapping[str, float]] | None = None
     """Its rank and score in each ranking of the first stage, where those were asked for."""
+    link: str = ""
+    """The address that opens its file, at its page; empty where the index knows no file."""
     pruned_text: str | None = None
     """The sentences of `text` that matter to the query, where pruning was asked for; may be empty."""
     kept: Spans | None = None
@@ -80,6 +86,8 @@ class Evidence:
     meta: Mapping[str, Any] = field(default_factory=dict)
     offset: int = 0
     """Where `passage` begins, when it is a window of a passage longer than the model."""
+    link: str = ""
+    """The address that opens its file, at its page; empty where the index knows no file."""
     pruned_text: str | None = None
     """The sentences of `passage` that matter to the question, where pruning was asked for."""
     kept: Spans | None = None
@@ -249,3 +257,22 @@ class Answers(Results[Answer]):
 
 class Labels(Results[Label]):
     """The labels of given passages, in their order."""
+
+
+R = TypeVar("R")
+
+
+def with_links(result: R, origins: Origins | None) -> R:
+    """Hits or answers, each with the address that opens its file; anything else as it is."""
+    if origins is None or not isinstance(result, Hits | Answers):
+        return result
+
+    def linked(one: Any) -> Any:
+        link = origins.link(one.document, one.meta.get("page"))
+        evidence = {"evidence": tuple(map(linked, one.evidence))} if isinstance(one, Answer) else {}
+        return replace(one, link=link, **evidence)
+
+    if isinstance(result, Answers):
+        result = replace(result, rejected=tuple(map(linked, result.rejected)))
+    items: Any = tuple(map(linked, result.items))
+    return replace(result, items=items)
