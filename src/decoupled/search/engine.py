@@ -260,8 +260,7 @@ class Engine:
         again = {search: outcome(self.spec, search) for search in short}
         results = [again.get(s, result) for s, result in zip(searches, outcomes, strict=True)]
         if any(search.request.prunes for search in searches):
-            whole = self.index is None or self.index.keep_tokens == 1
-            pruner = Pruner(self._cancellable(cancelled), self._codec, whole)
+            pruner = Pruner(self._cancellable(cancelled), self.index)
             results = [pruner.prune(s, result) for s, result in zip(searches, results, strict=True)]
         origins = self.index.origins if self.index and self.links else None
         linked = zip(searches, (with_links(result, origins) for result in results), strict=True)

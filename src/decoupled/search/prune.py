@@ -16,9 +16,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from decoupled.index.index import Index
 from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Rows
-from decoupled.model.codec import Codec
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.scoring import Floats, sigmoid
 from decoupled.model.sentences import sentences
@@ -113,9 +113,9 @@ class Chances(NamedTuple):
 class Pruner:
     """Prunes the passages of results, with the model that found them."""
 
-    def __init__(self, runtime: Runtime, codec: Codec | None, whole: bool) -> None:
-        """`whole` says that the states of all tokens are there."""
-        self._runtime, self._codec = runtime, codec
+    def __init__(self, runtime: Runtime, index: Index | None) -> None:
+        whole = index is None or index.keep_tokens == 1
+        self._runtime, self._codec = runtime, None if index is None else index.codec
         self._projection = LateProjection.of(runtime)
         kinds: tuple[HeadKind, ...] = ("rank", "span") if whole else ("rank",)
         self._heads = [kind for kind in kinds if any(h.kind == kind for h in runtime.spec.heads)]
