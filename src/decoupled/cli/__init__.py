@@ -20,7 +20,7 @@ Function = Callable[..., None]
 PANELS: dict[str, tuple[Function, ...]] = {
     "Try it": (search.demo, models.doctor),
     "Index, search, answer": (
-        *(index.index, index.add, index.delete, index.check),
+        *(index.index, index.add, index.check),
         *(search.search, search.ask, search.rerank, search.serve, agents.mcp),
     ),
     "Models": (
@@ -29,7 +29,7 @@ PANELS: dict[str, tuple[Function, ...]] = {
     ),
 }
 """The commands of the help, in its order."""
-RARE: tuple[Function, ...] = (index.compact, search.classify, models.certify)
+RARE: tuple[Function, ...] = (index.delete, index.compact, search.classify, models.certify)
 """Commands that the last line of the help names."""
 GROUPS: dict[str, tuple[str, tuple[Function, ...]]] = {
     "lab": (
@@ -85,7 +85,7 @@ Version = Annotated[
 
 
 @app.callback(
-    epilog="Rarely needed: `compact` frees the disk space of deleted passages, `classify` labels pairs of "
+    epilog="Rarely needed: `delete` removes passages, `compact` frees the disk space of deleted passages, `classify` labels pairs of "
     "texts, `certify` compares a split model with its joint one. Every command has --help."
 )
 def _options(_: Version = False) -> None:
