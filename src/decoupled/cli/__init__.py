@@ -85,8 +85,8 @@ Version = Annotated[
 
 
 @app.callback(
-    epilog="Rarely needed: `delete` removes passages, `compact` frees the disk space of deleted passages, `classify` labels pairs of "
-    "texts, `certify` compares a split model with its joint one. Every command has --help."
+    epilog="Rarely needed: `delete` removes passages, `compact` frees their disk space, `classify` labels "
+    "pairs of texts, `certify` compares a split model with its joint one. Every command has --help."
 )
 def _options(_: Version = False) -> None:
     """Split a Transformer pair encoder: encode passages once, run only the upper layers per query."""
