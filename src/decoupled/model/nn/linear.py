@@ -20,6 +20,8 @@ def build_linear(spec: LinearSpec, inputs: int, outputs: int, *, bias: bool = Tr
     return build(spec, inputs, outputs, bias=bias)
 
 
-def build_norm(spec: NormSpec, width: int) -> nn.LayerNorm:
-    """A layer norm as described."""
+def build_norm(spec: NormSpec, width: int) -> nn.Module:
+    """A norm as described."""
+    if spec.kind == "rms":
+        return nn.RMSNorm(width, eps=spec.eps)
     return nn.LayerNorm(width, eps=spec.eps, bias=spec.bias)
