@@ -95,9 +95,9 @@ def test_a_decoder_scores_as_transformers_does(tmp_path: Path, name: str, order:
 def test_bfloat16_shards_and_a_value_head(tmp_path: Path) -> None:
     order = replace(BEFORE, score=())
     theirs = save_decoder(tmp_path, "qwen3", order).to(torch.bfloat16)
+    (tmp_path / "model.safetensors").unlink()
     theirs.save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
-    assert not (tmp_path / "model.safetensors").exists()
     tokenizer = decoder_tokenizer()
     theirs = type(theirs).from_pretrained(tmp_path, dtype=torch.float32)
     ids = [prompt_ids(tokenizer, order, *pair) for pair in PAIRS]
@@ -171,7 +171,9 @@ def test_windows_of_a_prompt_keep_their_offsets() -> None:
         last = number == len(windows) - 1
         # The stop at the end of the passage and the newline after it are one token.
         assert (window.ids[-1:].tolist() == newline) is not last
-    assert len(ours.query("a king " * 200)) == spec.query_tokens
+    cut = ours.query("a king " * 200)
+    assert spec.query_tokens - 2 <= len(cut) <= spec.query_tokens
+    assert cut.tolist()[-len(spec.query_suffix) - 1 :] == [*newline, *spec.query_suffix]
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "gemma"])

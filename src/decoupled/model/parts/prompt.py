@@ -74,7 +74,8 @@ class Body(NamedTuple):
 
     def first(self, tokens: int) -> list[int]:
         """The text up to so many tokens, within its words."""
-        return [*self.before, *self.ids[:tokens], *self.after]
+        after = self.after if len(self.ids) <= tokens else self.alone
+        return [*self.before, *self.ids[:tokens], *after]
 
 
 def body_of(encoding: tokenizers.Encoding, start: int, length: int, alone: list[int]) -> Body:
