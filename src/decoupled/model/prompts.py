@@ -42,73 +42,12 @@ class Template:
         return next(n for n, piece in enumerate(self.pieces) if name in piece)
 
 
-_CHAT = "<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n"
-_JUDGE = (
-    "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
-    'Note that the answer can only be "yes" or "no".'
-)
-_EXPERT = (
-    "You are a search relevance expert who evaluates how well documents match search queries. For each "
-    "query-document pair, carefully analyze the semantic relationship between them, then provide your binary "
-    "relevance judgment (0 for not relevant, 1 for relevant).\nRelevance:"
-)
+_PUBLISHED = json.loads(Path(__file__).with_name("templates.json").read_text(encoding="utf-8"))
 TEMPLATES = {
-    "qwen3-reranker": Template(
-        pieces=(
-            _CHAT.format(system=_JUDGE),
-            "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
-            "<Query>: {query}\n",
-            "<Document>: {passage}",
-            "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
-        ),
-        score=("yes", "no"),
-    ),
-    "mxbai-rerank-v2": Template(
-        pieces=(
-            _CHAT.format(
-                system="You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
-            ),
-            "query: {query}",
-            "\n",
-            "document: {passage}",
-            "\n",
-            _EXPERT,
-            "<|im_end|>\n<|im_start|>assistant\n",
-        ),
-        score=("1", "0"),
-    ),
-    "bge-reranker-gemma": Template(
-        pieces=(
-            "<bos>",
-            "A: {query}",
-            "\n",
-            "B: {passage}",
-            "\n",
-            "Given a query A and a passage B, determine whether the passage contains an answer to the query "
-            "by providing a prediction of either 'Yes' or 'No'.",
-        ),
-        score=("Yes",),
-    ),
-    "ctxl-rerank-v2": Template(
-        pieces=(
-            "Check whether a given document contains information helpful to answer the query.\n"
-            "<Document> {passage}\n",
-            "<Query> {query} ??",
-        ),
-        score=(0,),
-    ),
-    "nemotron-rerank": Template(
-        pieces=("<|begin_of_text|>", "question:{query} \n \n", " passage:{passage}"),
-    ),
+    name: Template(pieces=tuple(one["pieces"]), score=tuple(one["score"]))
+    for name, one in _PUBLISHED.items()
 }
 """Published formats, by the name that `split --template` takes."""
-_NAMES = {
-    "qwen3-reranker": "qwen3-rerank",
-    "mxbai-rerank-v2": "mxbai-rerank-.*-v2",
-    "bge-reranker-gemma": "bge-rerank.*gemma",
-    "ctxl-rerank-v2": "ctxl-rerank-v2",
-    "nemotron-rerank": "nemotron-rerank|nv-rerankqa",
-}
 
 
 def template_of(name: str | None, checkpoint: str | Path, folder: Path) -> Template:
@@ -118,7 +57,9 @@ def template_of(name: str | None, checkpoint: str | Path, folder: Path) -> Templ
         name = str(own)
     if name is None:
         called = str(checkpoint).lower()
-        name = next((key for key, like in _NAMES.items() if re.search(like, called)), None)
+        name = next(
+            (key for key, one in _PUBLISHED.items() if re.search(one["named"], called)), None
+        )
     if name in TEMPLATES:
         return TEMPLATES[name]
     if name is None or not Path(name).is_file():
