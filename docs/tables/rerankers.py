@@ -94,21 +94,6 @@ def decoders() -> Table:
     return header, rows
 
 
-def measured_decoder() -> Table:
-    """SmolLM2-135M with the passage first: how far stored scores are from those of transformers."""
-    header = ["split at", "<stored", "<codec", "largest gap", "tau", "CPU ms", "times fewer"]
-    header.append("KB a passage")
-    results = read("decoder.json")["variants"]
-    rows = []
-    for one in results:
-        stored = {"kv": "keys, values, state"}.get(one["store"], one["store"])
-        row = [one["split"] or "joint", stored, one["codec"], f"{one['largest_gap']:.1g}"]
-        row += [f"{one['tau']:.2f}", f"{one['cpu_ms']:,}"]
-        row.append(f"{results[0]['cpu_ms'] / one['cpu_ms']:.1f}")
-        rows.append([*row, f"{one['bytes_a_passage'] / 1000:,.0f}" if one["split"] else ""])
-    return header, rows
-
-
 def _row(one: dict[str, Any]) -> list[Any]:
     joint = described(one["config"])
     layers, width = len(joint.layers), joint.encoder.width
@@ -157,4 +142,4 @@ def not_supported() -> Table:
     return ["model", "<why not"], rows
 
 
-RERANKERS = (rerankers, measured_reranker, decoders, measured_decoder, not_supported)
+RERANKERS = (rerankers, measured_reranker, decoders, not_supported)

@@ -232,7 +232,7 @@ class ModelSpec:
     def codec(self) -> str:
         """How an index stores states where nothing else is said."""
         if self.store == "kv":
-            return "fp16"  # one scale a token is too coarse for the keys of all layers
+            return "fp16"  # keys of many layers share no scale
         return "int4" if self.projection is not None and self.projection.bits == 4 else "int8"
 
     @property
