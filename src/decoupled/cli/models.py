@@ -42,8 +42,8 @@ def split(
         str | None, Option(help="Of two labels the one that means relevant: ranks by its odds.")
     ] = None,
     keep: Annotated[float, Option(min=0, max=1, help="Agreement that `auto` must keep.")] = 0.9,
-    template: Annotated[str | None, Option(help="Prompt of a decoder: a name or a file.")] = None,
-    store: Annotated[str, Option(help="Of a passage: state, or kv for exact decoders.")] = "state",
+    template: Annotated[str | None, opt.rare(help="Prompt of a decoder: name or file.")] = None,
+    store: Annotated[str, opt.rare(help="Of a passage: state, or kv (exact decoders).")] = "state",
     as_json: opt.Json = False,
 ) -> None:
     """Split a pair encoder at a layer; the weights stay as they are."""
