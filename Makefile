@@ -5,7 +5,7 @@ TORCH  ?= torch==2.13.0
 BIN    := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup core demo test test-all faults mutants check bench report images docs wheel hooks format clean
+.PHONY: setup core demo test test-all test-lowest faults mutants check bench report images docs wheel hooks format clean
 
 setup: .venv/ready
 
@@ -29,6 +29,11 @@ test: setup
 
 test-all: setup
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not faults"
+
+# The write path on the lowest versions that pyproject.toml allows of what stores it.
+test-lowest: setup
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/lowest pylance==14.0.0 pyarrow==18.0.0 obstore==0.8.0
+	PYTHONPATH=build/lowest $(BIN)/python -m pytest -n auto --dist loadfile tests/index
 
 # Changed bytes, kills, full disks, failing object stores, attacks: some minutes on two cores. The figures go to build/faults.
 faults: export FAULTS_RESULTS = build/faults

@@ -35,7 +35,6 @@ def main() -> None:
             sys.stdout.write("\t".join(row) + "\n")
     for line in report.skipped(raced["rows"]):
         _note(line)
-    sys.stdout.write(report.ceiling_line(raced["ceiling"]) + "\n")
 
 
 def _note(text: str) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from commands import jsonl
 from decoupled.lab.bench.report import Results, compare, key_of
-from decoupled.lab.cost import cost
 
 
 def sweep_lines(task: str = "squad", *, trained: bool = False) -> list[dict]:
@@ -72,7 +71,6 @@ def sample_results(folder: Path) -> Path:
     folder.mkdir()
     jsonl(folder / "sweep.jsonl", sweep_lines())
     (folder / "layers.json").write_text(json.dumps(LAYERS))
-    (folder / "cost.json").write_text(json.dumps({**cost(), "command": "decoupled lab cost"}))
     (folder / "bench.json").write_text(json.dumps(bench_results()))
     (folder / "other.json").write_text('{"x": 1}')
     (folder / "note.txt").write_text("no result")

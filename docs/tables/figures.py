@@ -102,9 +102,6 @@ FIGURES: dict[str, Callable[[], str]] = {
     "cpu-loaded": lambda: f"{cell(OURS, 100)['loaded_bytes'] / 1e6:,.0f}",
     "cpu-loaded-torch": lambda: f"{cell(TORCH, 100)['loaded_bytes'] / 1e6:,.0f}",
     "cpu-loaded-int8": lambda: f"{cell(INT8, 100)['loaded_bytes'] / 1e6:,.0f}",
-    "cpu-rate": lambda: f"{_row(OURS)['gflops']:.0f}",
-    "cpu-ceiling": lambda: f"{read('bench_cpu.json')['ceiling']['int8']:.0f}",
-    "cpu-of-ceiling": lambda: f"{100 * _row(OURS)['of_ceiling']:.0f}",
     "cpu-modernbert": lambda: (
         f"{cell('ModernBERT-17M, CrossEncoder torch', 100, 'MiniLM-L6')['p50_ms']:,.0f}"
     ),
@@ -152,12 +149,6 @@ FIGURES: dict[str, Callable[[], str]] = {
     **TOLD,
     "twitter-majority": lambda: f"{read('majority.json')['datasets']['twitter']['accuracy']:.1f}",
 }
-
-
-def _row(name: str, top: int = 100) -> dict[str, float]:
-    rows = read("bench_cpu.json")["rows"]
-    wanted = ("BERT-base", top, CPU[name])
-    return next(r for r in rows if (r["shape"], r["top"], r["contender"]) == wanted)
 
 
 def _teacher() -> float:

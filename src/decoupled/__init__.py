@@ -30,7 +30,7 @@ _MOVED = {
     "fit_scoring": "methods.scores.scoring",
     "info": "measure.info",
     "layers": "lab.study.layers",
-    "plan": "serve.cluster.capacity",
+    "plan": "lab.capacity",
     "recipe": "train.run",
     "reindex": "index.build",
     "report": "lab.report.write",

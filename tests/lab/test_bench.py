@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from commands import Commands
 from decoupled.errors import InputError
 from decoupled.index.index import Index
-from decoupled.lab.bench import ceiling, contenders, peers, race, report
+from decoupled.lab.bench import contenders, peers, race, report
 from decoupled.lab.bench.contenders import CROSS_ENCODER, JOINT
 from decoupled.lab.bench.report import Results, compare, joint_flops, key_of, query_flops
 from decoupled.lab.bench.shapes import (
@@ -189,21 +189,11 @@ def test_the_peak_of_a_query_is_seen():
     assert peak_since("cpu") - memory_now() < 30e6
 
 
-def test_ceilings_are_measured_or_explained(monkeypatch):
-    monkeypatch.setattr(ceiling, "SECONDS", 0.2)
-    monkeypatch.setattr(ceiling, "SIZES", {"cpu": (512,)})
-    found = ceiling.measure("cpu", 1)
-    assert found["fp32"] > 1 and found["threads"] == 1
-    assert isinstance(found["int8"], float) or "openvino" in found["int8"]
-
-
 # The command --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def cli(monkeypatch, capsys):
-    monkeypatch.setattr(ceiling, "SECONDS", 0.05)
-    monkeypatch.setattr(ceiling, "SIZES", {"cpu": (256,)})
     return Commands(monkeypatch, capsys)
 
 
@@ -367,10 +357,9 @@ def test_ratios_are_medians_over_turns():
     fast = {**cell, "p50_ms": 2.0, "times_ms": [2.0, 2.0, 20.0], "peak_bytes": 30}
     base = {**cell, "p50_ms": 10.0, "times_ms": [10.0, 12.0, 100.0], "peak_bytes": 100}
     cells = {key_of("tiny", 20, JOINT): base, key_of("tiny", 20, "decoupled x"): fast}
-    rows = compare(Results(None, {"cells": cells, "ceiling": {"fp32": 100.0}}))
+    rows = compare(Results(None, {"cells": cells}))
     assert [row["speedup"] for row in rows] == [1.0, 5.0]
     assert rows[1]["memory_saved"] == 0.7
-    assert rows[0]["of_ceiling"] > 0
     times, rates = report.tables(rows)
     assert [row[0] for row in times.rows] == [JOINT, "decoupled x"] and "5.0x" in times.rows[1]
     assert rates.rows[0][0] == JOINT
@@ -419,8 +408,6 @@ def test_the_race_without_the_command_line(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(race, "Worker", Here)
-    monkeypatch.setattr(ceiling, "SECONDS", 0.05)
-    monkeypatch.setattr(ceiling, "SIZES", {"cpu": (256,)})
     out = tmp_path / "r.json"
     words = ["--preset", "quick", "--shape", "tiny", "--top", "12", "--turns", "1", "-o", str(out)]
     monkeypatch.setattr(sys, "argv", ["bench", *words, "--only", "torch exact"])

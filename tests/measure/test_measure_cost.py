@@ -14,7 +14,6 @@ from decoupled.lab.cost import (
     Storage,
     break_even,
     cost,
-    curve,
     encode_once,
     joint_bill,
     split_bill,
@@ -89,15 +88,6 @@ def test_a_split_that_is_no_faster_never_pays():
     assert break_even(SEED, Prices(reads_10k=1000)) is None
 
 
-def test_the_curve_crosses_at_the_break_even():
-    rows = curve(SEED)
-    middle = break_even(SEED)
-    for row in rows:
-        assert (row["split"] < row["joint"]) == (row["queries_per_day"] > middle)
-    assert rows[0]["queries_per_day"] < middle < rows[-1]["queries_per_day"]
-    assert rows[0]["queries_per_day"] < 1e6 < rows[-1]["queries_per_day"]
-
-
 def test_encoding_is_paid_once():
     demand = replace(SEED, passages=1_000_000, index_ms=3.6)
     assert encode_once(demand) == pytest.approx(2.48)
@@ -124,11 +114,3 @@ def test_the_summary_of_times():
     found = summarise([1.0, 2.0, 9.0])
     assert (found.median, found.least, found.rounds) == (2.0, 1.0, 3)
     assert found.to_json()["p95"] == pytest.approx(8.3)
-
-
-def test_the_curve_spans_a_decade_beyond_what_it_must_show():
-    rows = curve(SEED, points=5)
-    ends = sorted((break_even(SEED), SEED.queries_per_day))
-    assert rows[0]["queries_per_day"] == pytest.approx(ends[0] / 10)
-    assert rows[-1]["queries_per_day"] == pytest.approx(ends[1] * 10)
-    assert len(rows) == 5

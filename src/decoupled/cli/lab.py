@@ -17,8 +17,8 @@ from decoupled.errors import InputError, need
 from decoupled.train.settings import recipe_changes
 
 if TYPE_CHECKING:
+    from decoupled.lab.capacity import Planned
     from decoupled.measure.pairs import Pair
-    from decoupled.serve.cluster.capacity import Planned
 
 Checkpoint = Annotated[str, Argument(metavar="MODEL", help="Checkpoint, hub name or model folder.")]
 JOINT_MS = 4600 / 640  # device time of a pair in the joint model of DeFormer's example
@@ -147,7 +147,7 @@ def bench(
         return
     for table in report.tables(raced["rows"]):
         printing.print_table(table)
-    printing.note(*report.skipped(raced["rows"]), report.ceiling_line(raced["ceiling"]))
+    printing.note(*report.skipped(raced["rows"]))
 
 
 def cost(
@@ -165,8 +165,7 @@ def cost(
     device_hour: Annotated[float, Option(help="Dollars for an hour of the device.")] = 2.48,
     reads: Annotated[float, opt.rare(help="Dollars for 10,000 reads of the store.")] = 0.004,
     gb_month: Annotated[float, opt.rare(help="Dollars for a GB kept a month.")] = 0.02,
-    output: Annotated[Path | None, Option("--output", "-o", help="JSON file for `report`.")] = None,
-    plot: Annotated[Path | None, Option(help="Picture to write: .svg or .png.")] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="JSON file to write.")] = None,
     as_json: opt.Json = False,
 ) -> None:
     """Storage and money in a month, joint and split. Without options: the example of DeFormer's paper.
@@ -181,10 +180,6 @@ def cost(
     facts = bill(device_hour=device_hour, reads=reads, gb_month=gb_month)
     facts = {"kind": "cost", "command": opt.typed_command(), **facts}
     printing.write(facts, output)
-    if plot is not None:
-        from decoupled.lab.report.money import plot_money
-
-        plot_money(facts, plot)
     printing.result(facts, as_json, _show_cost)
 
 
@@ -200,7 +195,7 @@ def plan(
     as_json: opt.Json = False,
 ) -> None:
     """Say how many shards, how much disk, memory and time an index needs, by rates of this machine."""
-    from decoupled.serve.cluster.capacity import plan as plan_capacity
+    from decoupled.lab.capacity import plan as plan_capacity
 
     estimate = partial(plan_capacity, passages, tokens=tokens, codec=codec, model=model)
     estimate = partial(estimate, rate=rate, latency=latency)
@@ -209,7 +204,7 @@ def plan(
 
 
 def report(
-    sources: Annotated[list[Path], Argument(help="What sweep, layers, cost, bench, adapt wrote.")],
+    sources: Annotated[list[Path], Argument(help="What sweep, layers, bench, adapt wrote.")],
     output: Annotated[Path, Option("--output", "-o", help="HTML page.")] = Path("report.html"),
     figures: Annotated[Path | None, Option(help="Folder for a PNG and a CSV of each.")] = None,
     title: Annotated[str, Option(help="Title of the page.")] = "Where to split",

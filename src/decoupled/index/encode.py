@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.index.keep import TokenPruner
 from decoupled.index.record import Record, digest
+from decoupled.model import annex
 from decoupled.model.codec import Codec
 from decoupled.model.spec import Side
 from decoupled.model.states import Encoding, States, batches_by_length, rows_of
@@ -62,7 +62,7 @@ def _records(
     encoding = encode_windows(runtime, split)
     states = encoding.states
     if keep < 1:
-        kept = TokenPruner(runtime, keep).rows(states)
+        kept = annex.load("keep_tokens.pruner").TokenPruner(runtime, keep).rows(states)
         which = zip(states.starts.tolist(), kept, strict=True)
         rows, lengths = np.concatenate([start + own for start, own in which]), list(map(len, kept))
         states, own = States(states.values[rows], np.array(lengths)), iter(kept)

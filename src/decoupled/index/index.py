@@ -18,7 +18,6 @@ from decoupled.index import ingest
 from decoupled.index.check import Checked, check
 from decoupled.index.encode import encode_passages, encode_windows, windows_of
 from decoupled.index.ingest import Added, Compacted, Ingest, Progress, Workers
-from decoupled.index.keep import check_keep
 from decoupled.index.manifest import (
     CODEC,
     MODEL,
@@ -44,7 +43,7 @@ from decoupled.index.record import Record, part_name
 from decoupled.index.store.base import KEEP, Share, Snapshot, Staged, Store
 from decoupled.index.store.location import location_of, locked
 from decoupled.index.store.memory import MemoryStore
-from decoupled.model import folder
+from decoupled.model import annex, folder
 from decoupled.model.codec import fit_codec, needs_fit
 from decoupled.model.jsonable import JsonObject
 from decoupled.model.parts.exits import stopping
@@ -115,7 +114,8 @@ class Index:
         source = source_of(folder.starter_model() if model is None else model)
         spec = spec_of(source)
         check_storable(spec)
-        check_keep(spec, keep_tokens)
+        if keep_tokens != 1:
+            annex.load("keep_tokens.pruner").check_keep(spec, keep_tokens)
         manifest = new_manifest(source, codec or spec.codec, sources, keep_tokens)
         manifest = write_index(location_of(path), source, manifest)
         return cls(Path(path), manifest, source=source, write=True, runtime=runtime)

@@ -7,7 +7,7 @@ queries a day the store costs more than it saves: `break_even` says where.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from decoupled.errors import InputError
@@ -177,20 +177,6 @@ def break_even(demand: Demand, prices: Prices = Prices()) -> float | None:
     saved = _device(demand.joint_ms - demand.split_ms, prices) - prices.reads_10k / 10_000
     saved *= DAYS * demand.candidates
     return demand.stored_gb * prices.gb_month / saved if saved > 0 else None
-
-
-def curve(demand: Demand, prices: Prices = Prices(), *, points: int = 41) -> list[dict[str, Any]]:
-    """Both bills over four decades of queries a day around the break-even, for a plot."""
-    middle = break_even(demand, prices) or demand.queries_per_day
-    low = math.log10(max(1.0, min(middle, demand.queries_per_day or middle))) - 1
-    high = math.log10(max(10.0, middle, demand.queries_per_day)) + 1
-    rows = []
-    for step in range(points):
-        rate = 10 ** (low + (high - low) * step / (points - 1))
-        at = replace(demand, queries_per_day=rate)
-        joint, split = joint_bill(at, prices).total, split_bill(at, prices).total
-        rows.append({"queries_per_day": rate, "joint": joint, "split": split})
-    return rows
 
 
 def _pairs(demand: Demand) -> float:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from decoupled.errors import DecoupledError, InputError
-from decoupled.lab.bench import ceiling, contenders
+from decoupled.lab.bench import contenders
 from decoupled.lab.bench.report import Results, commit, compare, key_of, machine
 from decoupled.lab.bench.shapes import PASSAGE_TOKENS, shape_named
 
@@ -94,7 +94,7 @@ def bench(
     progress: Progress | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Race, and return what the file holds: cells, the rows that compare them, ceilings, machine.
+    """Race, and return what the file holds: cells, the rows that compare them, machine.
 
     `output` is written as the race goes, and one that is there is gone on with. `work` keeps models and
     indexes for the next race. `changes` replace fields of the preset: shapes, tops, only, turns, threads,
@@ -168,7 +168,6 @@ Workers = dict[str, tuple[Worker, dict[str, Any]]]
 
 def run(race: Race, results: Results, work: Path, progress: Progress) -> None:
     """Fill every cell of the race that the results lack."""
-    _look_up(race, results, progress)
     for shape in race.shapes:
         unfinished = [
             name
@@ -179,18 +178,6 @@ def run(race: Race, results: Results, work: Path, progress: Progress) -> None:
             with _opened(shape, unfinished, race, results, work, progress) as workers:
                 for top in race.tops:
                     _turns(shape, top, workers, race, results, progress)
-    _look_up(race, results, progress)
-
-
-def _look_up(race: Race, results: Results, progress: Progress) -> None:
-    """Measure the ceiling again and keep the highest: a busy moment must not make it lower than it is."""
-    progress("measuring the matrix products of this machine")
-    measured = ceiling.measure(race.device, race.threads)
-    for name, value in results.data.get("ceiling", {}).items():
-        if isinstance(value, float) and isinstance(measured.get(name), float):
-            measured[name] = max(value, measured[name])
-    results.data["ceiling"] = measured
-    results.save()
 
 
 @contextmanager

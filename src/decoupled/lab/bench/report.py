@@ -21,7 +21,7 @@ from decoupled.measure.table import ResultTable
 from decoupled.runtime.cpu import installed_version
 
 SPEED = ("contender", "p50 ms", "p95 ms", "pairs/s", "faster", "memory")
-RATES = ("contender", "arithmetic", "GFLOP", "GFLOP/s", "of ceiling")
+RATES = ("contender", "arithmetic", "GFLOP", "GFLOP/s")
 PACKAGES = (
     *("decoupled-transformer", "torch", "openvino", "nncf"),
     *("onnxruntime", "sentence-transformers", "transformers"),
@@ -151,7 +151,7 @@ def compare(results: Results) -> list[Json]:
                 if cell.get("peak_bytes") and base.get("peak_bytes"):
                     row["memory_saved"] = round(1 - cell["peak_bytes"] / base["peak_bytes"], 3)
                 break
-        rows.append(row | _rate(row, results.data.get("ceiling", {})))
+        rows.append(row | _rate(row))
     return rows
 
 
@@ -161,8 +161,8 @@ def _ratio(base: Json, cell: Json) -> float:
     return round(float(np.median([b / c for b, c in both])), 2)
 
 
-def _rate(row: Json, ceilings: Json) -> Json:
-    """FLOP/s of the part that reads pairs, and its share of the machine's ceiling."""
+def _rate(row: Json) -> Json:
+    """FLOP/s of the part that reads pairs."""
     name = row["contender"]
     way = contenders.OURS.get(name, ("", "joint"))[1]
     countable = way in ("exact", "one-way", "joint") and name not in contenders.OWN_SHAPE
@@ -177,10 +177,7 @@ def _rate(row: Json, ceilings: Json) -> Json:
         milliseconds = row.get("stages_ms", {}).get("cross_ms", milliseconds)
     rate = flops / milliseconds / 1e6
     kind = contenders.arithmetic(name, row)
-    facts: Json = {"gflop": round(flops / 1e9, 2), "gflops": round(rate, 1), "arithmetic": kind}
-    if isinstance(ceilings.get(kind), float) and ceilings[kind] > 0:
-        facts["of_ceiling"] = round(rate / ceilings[kind], 3)
-    return facts
+    return {"gflop": round(flops / 1e9, 2), "gflops": round(rate, 1), "arithmetic": kind}
 
 
 # Arithmetic in FLOPs: matrix products of the layers, two for a multiplication with its sum -------
@@ -253,19 +250,7 @@ def _speed(row: Json) -> tuple[str, ...]:
 
 
 def _arithmetic(row: Json) -> tuple[str, ...]:
-    share = f"{row['of_ceiling']:.0%}" if "of_ceiling" in row else "–"
-    numbers = f"{row['gflop']:.1f}", f"{row['gflops']:.0f}", share
-    return (row["contender"], row["arithmetic"], *numbers)
-
-
-def ceiling_line(ceilings: Json) -> str:
-    """The ceilings in words."""
-    rates = {kind: ceilings[kind] for kind in ("fp32", "bf16", "int8") if kind in ceilings}
-    words = (
-        f"{kind} {rate:.0f} GFLOP/s" if isinstance(rate, float) else f"{kind}: {rate}"
-        for kind, rate in rates.items()
-    )
-    return "fastest matrix products measured: " + "; ".join(words)
+    return row["contender"], row["arithmetic"], f"{row['gflop']:.1f}", f"{row['gflops']:.0f}"
 
 
 # Pictures -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a report is made of: the files of sweeps, layer studies, costs, races and adapted models."""
+"""What a report is made of: the files of sweeps, layer studies, races and adapted models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ KINDS = {
         *("task", "model", "layers", "pairs", "passages", "variance"),
         *("crossing_query", "crossing_passage", "distances"),
     ),
-    "cost": ("storage", "demand", "prices", "command"),
     "bench": (),
     "adapt": ("model", "teachers", "queries", "held_out", "before", "after", "split_ms"),
 }
@@ -33,7 +32,6 @@ class Sources:
     sweep: Sequence[Sequence[Json]] = ()
     """The lines of each sweep, in order of the splits."""
     layers: Sequence[Json] = ()
-    cost: Sequence[Json] = ()
     bench: Sequence[Json] = ()
     adapt: Sequence[Json] = ()
     """What `adapt` says of a model."""
@@ -60,7 +58,7 @@ def read_sources(paths: Iterable[Path]) -> Sources:
     if not read:
         named = ", ".join(skipped) or "no file"
         raise InputError(
-            f"nothing to draw in {named}; give what `decoupled lab sweep`, `layers`, `cost`, `bench` or "
+            f"nothing to draw in {named}; give what `decoupled lab sweep`, `layers`, `bench` or "
             "`decoupled adapt` wrote"
         )
     return Sources(**read, skipped=tuple(skipped))

@@ -15,7 +15,7 @@ from typing import Any
 from decoupled.errors import InputError
 from decoupled.lab.report.draw import save, svg
 from decoupled.lab.report.figure import Figure, Section, shown, to_csv
-from decoupled.lab.report.money import cost_sections, peer_sections
+from decoupled.lab.report.peers import peer_sections
 from decoupled.lab.report.sources import Sources, read_sources
 from decoupled.lab.report.studies import adapted_sections, layer_sections
 from decoupled.lab.report.sweeps import (
@@ -53,7 +53,7 @@ def report(
     figures: str | Path | None = None,
     title: str = "Where to split",
 ) -> Written:
-    """One HTML file with every figure of what `sweep`, `layers`, `cost`, `bench` and `adapt` wrote.
+    """One HTML file with every figure of what `sweep`, `layers`, `bench` and `adapt` wrote.
 
     `sources` are files or folders of them; `figures` is the folder for a PNG and a CSV of each figure, beside
     the page if not given.
@@ -84,7 +84,6 @@ def sections_of(sources: Sources) -> tuple[Section, ...]:
         *sweep_sections(sources.sweep),
         *adapted_sections(sources.adapt),
         *layer_sections(sources.layers),
-        *cost_sections(sources.cost),
         *peer_sections(sources.bench),
     )
     # Two studies of one dataset must not share names, which are those of files and of anchors in the page.

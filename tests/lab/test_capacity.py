@@ -11,9 +11,7 @@ import pytest
 from commands import Commands
 from decoupled import Index, Passage
 from decoupled.errors import InputError
-from decoupled.model.model import Model
-from decoupled.runtime.open import open_runtime
-from decoupled.serve.cluster.capacity import (
+from decoupled.lab.capacity import (
     OVERHEAD_MS,
     RETRIEVE_MS,
     Planned,
@@ -25,6 +23,8 @@ from decoupled.serve.cluster.capacity import (
     plan,
     retrieve_ms,
 )
+from decoupled.model.model import Model
+from decoupled.runtime.open import open_runtime
 
 RATES = Rates(
     runtime="torch",

@@ -12,7 +12,7 @@ import decoupled as dc
 from decoupled.errors import InputError, SpecError
 from decoupled.index.encode import encode_passages, encode_texts
 from decoupled.index.index import Index
-from decoupled.index.keep import TokenPruner, least_missed
+from decoupled.methods.keep_tokens.pruner import TokenPruner, least_missed
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.nn.frame import ALL
