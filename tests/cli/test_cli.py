@@ -139,12 +139,6 @@ def test_an_old_spelling_prints_the_same(cli, tmp_path):
         assert (old.code, old.out, old.err) == (new.code, new.out, new.err)
 
 
-def test_the_fitted_cascade_says_what_replaces_it(cli, tmp_path):
-    said = cli("cascade", tmp_path / "no.idx", "--data", "queries.jsonl").failure
-    assert "`decoupled adapt`" in said and "`--read 0.3`" in said
-    assert "cascade" not in cli("--help").out
-
-
 def test_split_then_rerank_gives_the_joint_models_scores(cli, checkpoint, passages, tmp_path):
     import torch
     import transformers

@@ -554,11 +554,21 @@ def test_a_changed_document_is_replaced_and_sync_removes_what_left(cli, folder, 
     assert (second["removed"], second["passages"]) == (parts, first["passages"] - parts)
     third = cli(*words, "--sync").json
     assert (third["removed"], third["added"]) == (1, 0)
+    (docs / "bad.html").write_text("<p>good once")
+    cli(*words)
     (docs / "bad.html").write_bytes(bytes(range(256)))
     (docs / "a.md").unlink()
     (docs / "c.md").write_text("new")
-    fourth = cli(*words, "--sync")
-    assert fourth.json["removed"] == 0 and "so --sync removed nothing else" in fourth.err
+    fourth = cli(*words, "--sync").json
+    assert fourth["removed"] == third["passages"] and fourth["files"] == {"read": 1, "skipped": 1}
+    with Index.open(out) as index:
+        assert {e.id for e in index.store.snapshot.scan()} == {"c.md", "bad.html"}
+    (docs / "rows.jsonl").write_text("{broken")
+    (docs / "c.md").unlink()
+    fifth = cli(*words, "--sync")
+    assert (
+        fifth.json["removed"] == 0 and "--sync removed no passages that may be theirs" in fifth.err
+    )
 
 
 def test_a_cut_record_counts_as_its_document(cli, folder, tmp_path):

@@ -340,4 +340,6 @@ def test_a_table_without_text_is_one_problem(tmp_path):
     path = put(tmp_path, "docs.csv", "id,abstract\na,x\nb,y\n")
     _, problems = both_ways(path, "docs.csv:1: has no text: expected a field text or")
     assert len(problems) == 1
-    assert problems[0].message.endswith("found id, abstract")
+    assert problems[0].message.endswith(
+        "found id, abstract; name the field that has it: --text-field"
+    )

@@ -76,7 +76,9 @@ def test_folders_are_walked_in_order(tmp_path):
     ids = [p.id for p in read_passages(tmp_path, report=problems.append)]
     assert ids == ["a.txt", "b.jsonl:1", "sub/c.md"]
     assert [p.path for p in problems] == [str(tmp_path / "pic.png")]
-    assert "the extension '.png' is not known; name the file itself" in problems[0].message
+    assert (
+        "the ending .png is not known; if it is text, give --as-text '*.png'" in problems[0].message
+    )
 
 
 def test_ids_of_several_sources_never_collide(tmp_path):

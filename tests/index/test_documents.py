@@ -94,7 +94,9 @@ def test_html_pages_of_links_have_no_text(tmp_path):
     problems = []
     path = put(tmp_path, "toc.html", f"<h1>Contents</h1><ul>{links}</ul>")
     assert list(read_passages(path, report=problems.append)) == []
-    assert [(str(p), p.kind) for p in problems] == [(f"{path}: has no text", "left out")]
+    assert [(str(p), p.kind) for p in problems] == [
+        (f"{path}: is an index or a list of references: it has links and no sentences", "left out")
+    ]
 
 
 XHTML = '<html xmlns="http://www.w3.org/1999/xhtml"><head><title/><script src="x.js" /></head>'

@@ -143,7 +143,7 @@ def test_files_of_an_archive_are_named_after_both(tmp_path):
 
 
 def test_a_missing_library_costs_its_files_and_says_what_to_install(tmp_path, monkeypatch):
-    put(tmp_path, "a.pdf", pdf())
+    put(tmp_path, "a.org", "* A\n\nb\n")
     put(tmp_path, "b.txt", "text")
     # The process that reads runs this before the reader looks for its library.
     without = "import importlib.util as u; u.find_spec = lambda name: None; "

@@ -71,11 +71,6 @@ for name, (about, commands) in GROUPS.items():
     _add(group, commands)
     app.add_typer(group, name=name, rich_help_panel="Experiments")
     _add(app, commands, hidden=True)
-app.command(
-    "cascade",
-    hidden=True,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)(index.cascade)
 
 
 def _show_version(requested: bool) -> None:

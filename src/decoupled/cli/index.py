@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from decoupled.index.documents import Skipped
 
 CORPUS = Argument(
-    help="Folders, documents (html, md, rst, txt, pdf, docx, epub), mail, rows (jsonl, csv, Parquet, BEIR), "
+    help="Folders, documents (html, md, pdf, docx, man…), mail, programs, rows (jsonl, csv, Parquet, BEIR), "
     ".zip .tar .gz .xz .zst; `-` is stdin."
 )
 Corpus = Annotated[list[str], CORPUS]
@@ -34,6 +34,10 @@ Format = Annotated[
     str | None,
     opt.rare("--format", help="How stdin and files of unknown endings are read: html, pdf, text…"),
 ]
+AsText = Annotated[list[str] | None, Option(help="Read files like `*.cfg` as text; repeatable.")]
+TextField = Annotated[str | None, opt.rare(help="The field of rows that is their text.")]
+Code = Annotated[bool, opt.rare("--code", help="Read programs whole, not only their comments.")]
+Report = Annotated[Path | None, Option(help="Write what became of each file, as JSON lines.")]
 Cluster = Annotated[str | None, opt.rare(help="Ray cluster that encodes; `local` starts one.")]
 Count = Annotated[int | None, opt.rare("--workers", min=1, help="Processes that encode.")]
 
@@ -64,11 +68,15 @@ def index(
     include: Include = None,
     exclude: Exclude = None,
     form: Format = None,
+    as_text: AsText = None,
+    text_field: TextField = None,
+    code: Code = False,
     append: Annotated[bool, Option("--append", help="Add a corpus to an existing index.")] = False,
     sync: Annotated[bool, Option("--sync", help="Remove passages that the corpus lost.")] = False,
     cluster: Cluster = None,
     workers: Count = None,
     on_error: opt.OnError = "skip",
+    report: Report = None,
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
 ) -> None:
@@ -88,12 +96,11 @@ def index(
         build = partial(dc.build_index, corpus or [], output, model=model, codec=codec)
         build = partial(build, keep_tokens=keep_tokens, append=append, sync=sync, runtime=runtime)
         build = partial(build, chunk=opt.chunk_size(chunk), title_path=title_path, format=form)
-        build = partial(build, include=include or (), exclude=exclude or ())
-        build = partial(build, cluster=cluster, workers=workers)
+        build = partial(build, include=include or (), exclude=exclude or (), as_text=as_text or ())
+        build = partial(build, text_field=text_field, code=code, cluster=cluster, workers=workers)
         build = partial(build, on_error=opt.stop_or_skip(on_error), report=skipped)
         built = build(on_total=bar.expect, on_bytes=bar.read, progress=bar.added)
-    if sync and built.skipped:  # what was not read may still be in the corpus
-        printing.note("some of the corpus could not be read, so --sync removed nothing else")
+    built.write_report(report)
     printing.result(built, as_json)
 
 
@@ -105,9 +112,13 @@ def add(
     include: Include = None,
     exclude: Exclude = None,
     form: Format = None,
+    as_text: AsText = None,
+    text_field: TextField = None,
+    code: Code = False,
     cluster: Cluster = None,
     workers: Count = None,
     on_error: opt.OnError = "skip",
+    report: Report = None,
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
 ) -> None:
@@ -117,6 +128,7 @@ def add(
     read_manifest(path)
     run = partial(index, path, corpus, append=True, chunk=chunk, title_path=title_path, form=form)
     run = partial(run, include=include, exclude=exclude, on_error=on_error, as_json=as_json)
+    run = partial(run, as_text=as_text, text_field=text_field, code=code, report=report)
     run(cluster=cluster, workers=workers, runtime=runtime)
 
 
@@ -158,14 +170,6 @@ def check(
     if not checked.sound:
         remedy = "restore it from a copy" if repair else "run it again with --repair"
         raise DecoupledError(f"{checked.index} is damaged ({checked.compared}); {remedy}")
-
-
-def cascade() -> None:
-    """Say what took the place of the fitted cascade."""
-    raise InputError(
-        "`cascade` is gone: late interaction is learnt with the model (`decoupled adapt`), or read a share "
-        "of the candidates with `--read 0.3`"
-    )
 
 
 @contextmanager

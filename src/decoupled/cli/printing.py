@@ -21,7 +21,7 @@ import decoupled as dc
 from decoupled.errors import DecoupledError
 from decoupled.measure.table import ResultTable, cell, clean, fact
 from decoupled.search.results import percent
-from decoupled.train.place import LogPosition
+from decoupled.train.place import LogPosition, TimeLeft
 
 if TYPE_CHECKING:
     from decoupled.index.ingest import Added
@@ -160,8 +160,12 @@ def _where(one: dc.Hit | dc.Evidence) -> Text:
     parts = [Text(_line(one.document if one.place else ident), style="cyan")]
     if one.title:
         parts.append(Text(_line(one.title)))
+    page = one.meta.get("page") if one.place else None
     if one.place is not None:
-        parts.append(Text("characters {:,}–{:,}".format(*one.place), style="dim"))
+        span = f"page {page}" if page else "characters {:,}–{:,}".format(*one.place)
+        parts.append(Text(span, style="dim"))
+    if one.link:
+        parts.append(Text(one.link, style=f"dim link {one.link}"))
     return Text(" · ").join(parts)
 
 
@@ -191,6 +195,7 @@ class Bar:
     def __init__(self, progress: Any, task: Any) -> None:
         self._progress, self._task, self._read = progress, task, 0
         self._noted = time.monotonic()
+        self._left = TimeLeft()
 
     def reach(self, done: int, total: int | None) -> None:
         """Show that `done` of `total` steps are finished."""
@@ -209,8 +214,13 @@ class Bar:
         self._read += count
 
     def added(self, done: Added) -> None:
-        """Show the counts of passages and tokens, and the bytes that were read for them."""
-        self._progress.update(self._task, completed=self._read, status=str(done))
+        """Show the counts, the bytes that are encoded, and the time left by the rate of the last reports."""
+        encoded = round(self._read * done.share)
+        left = self._left(encoded, self._progress.tasks[self._task].total)
+        self._progress.update(self._task, completed=encoded, status=f"{done}{left}")
+        if not self._progress.console.is_terminal and time.monotonic() - self._noted > EVERY:
+            self._noted = time.monotonic()
+            note(f"indexing: {done}{left}")
 
 
 def progress_bar(title: str, *, hidden: bool = False) -> AbstractContextManager[Bar]:
@@ -221,7 +231,7 @@ def progress_bar(title: str, *, hidden: bool = False) -> AbstractContextManager[
 
 def corpus_bar(total: int | None) -> AbstractContextManager[Bar]:
     """A bar over the bytes of a corpus, with what was made of them and the time left."""
-    return _shown(Bar, "indexing", DownloadColumn(), STATUS, TimeRemainingColumn(), total=total)
+    return _shown(Bar, "indexing", DownloadColumn(), STATUS, total=total)
 
 
 class TrainingBar(Bar):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +31,8 @@ from decoupled.index.manifest import (
     spec_of,
     tokenizer_of,
 )
+from decoupled.index.origins import Origins
+from decoupled.index.outcomes import FileOutcome, outcomes, table_lines
 from decoupled.index.stale import Seen
 from decoupled.index.store.location import location_of
 from decoupled.index.stored import stored_passages
@@ -52,6 +58,10 @@ class Built:
     removed: int
     """Passages that their documents no longer have, or whose documents left the corpus."""
     passages: int
+    files: tuple[FileOutcome, ...] = ()
+    """What became of each file of the corpus."""
+    unsynced: bool = False
+    """Whether `sync` kept passages that may be of rows that could not be read."""
 
     @property
     def skipped(self) -> int:
@@ -70,12 +80,22 @@ class Built:
             "seconds": round(self.added.seconds, 3),
             "passages": self.passages,
             "duplicates": list(self.added.duplicates),
+            "files": Counter(file.status for file in self.files),
             "problems": [str(p) for p in self.problems if p.kind == "lost"][:PROBLEMS_SHOWN],
         }
 
+    def write_report(self, path: Path | None) -> None:
+        """Write what became of each file as JSON lines, where a path is named."""
+        if path is not None:
+            lines = (json.dumps(one._asdict(), ensure_ascii=False) for one in self.files)
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
     def lines(self) -> Iterator[str]:
         """Lines for a terminal that say what the build did."""
+        yield from table_lines(self.files)
         done = self.added
+        if self.unsynced:
+            yield "some rows could not be read, so --sync removed no passages that may be theirs"
         if twice := ", ".join(done.duplicates):
             yield f"warning: ids that came twice, the last one stays: {twice}"
         rate = done.added / done.seconds if done.seconds else 0
@@ -97,6 +117,9 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     format: str | None = None,
+    as_text: Sequence[str] = (),
+    text_field: str | None = None,
+    code: bool = False,
     append: bool = False,
     sync: bool = False,
     cluster: str | None = None,
@@ -110,13 +133,13 @@ def build_index(  # noqa: PLR0913 (the options of a build)
 ) -> Built:
     """Encode the passages of files and folders once and store them; an interrupted build goes on.
 
-    How documents are cut (`chunk`, `title_path`) and files chosen and read (`include`, `exclude`, `format`)
-    is as in `read_passages`, by the tokenizer of the model; one that looks back at earlier windows reads
-    documents whole by default. The codec of a new index is the model's own,
+    How documents are cut (`chunk`, `title_path`) and files chosen and read (`include`, `exclude`, `format`,
+    `as_text`, `text_field`, `code`) is as in `read_passages`, by the tokenizer of the model; one that looks
+    back at earlier windows reads documents whole by default. The codec of a new index is the model's own,
     and it keeps all tokens unless `keep_tokens` is a share of them (`Index.create`).
     One that was built from another corpus is only added to with `append`. A document that is there is
-    replaced as a whole; with `sync` what the corpus does not have is removed, unless some of it could not
-    be read.
+    replaced as a whole; with `sync` documents that left the corpus are removed, and those that cannot be read
+    stay; where rows cannot be read, whose ids nobody knows, nothing else is removed.
 
     `workers` processes encode, or with `cluster` so many actors of the Ray cluster at that address.
     `report` is told of each file or line that is skipped, `on_total` how many bytes the corpus has (None
@@ -140,40 +163,56 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     if chunk == "auto" and spec_of(source).memory_windows:
         chunk = None  # what it remembers is the windows of one passage
     chunker = Chunker(tokenizer_of(source), chunk, title_path=title_path)
-    chosen = Chosen(include=tuple(include), exclude=tuple(exclude), format=format)
+    chosen = Chosen(
+        include=tuple(include),
+        exclude=tuple(exclude),
+        format=format,
+        as_text=tuple(as_text),
+        text_field=text_field,
+        code=code,
+    )
     sink = Problems(on_error, skip)
     files = list(list_files(sources, sink, chosen))  # the one walk through the folders
-    if on_total is not None:
-        on_total(total_bytes(files))
-    stream = read_files(files, sink, on_bytes, chunker, chosen)
-    # Read now, so that a wrong corpus fails before a model is loaded or anything written.
-    first = list(itertools.islice(stream, 1))
-    if not exists and not first:
-        raise _nothing(sources, problems)
-    if exists:
-        index = Index.open(output, model=model, write=True, runtime=runtime)
-    else:
-        share = 1.0 if keep_tokens is None else keep_tokens
-        index = Index.create(
-            output, source, codec=codec, keep_tokens=share, runtime=runtime, sources=sources
-        )
-    name, seen = index.location.name, Seen()
-    with index, open_workers(name, cluster=cluster, count=workers, runtime=runtime) as helpers:
-        begun = len(index)
-        added = index.add(
-            seen.watch(itertools.chain(first, stream)), progress=progress, workers=helpers
-        )
-        whole = all(problem.kind != "lost" for problem in problems)
-        stale = seen.stale(index.store.snapshot, everything=sync and whole) if begun else []
+    with ExitStack() as opened:
+        index, origins = None, Origins()
+        if exists:
+            index = Index.open(output, model=model, write=True, runtime=runtime)
+            origins = Origins.load(opened.enter_context(index).location)
+        snapshot = index.store.snapshot if index is not None else None
+        to_read, unchanged = origins.split(files, f"{chunker.size} {title_path}", snapshot)
+        if on_total is not None:
+            on_total(total_bytes(to_read))
+        stream = read_files(to_read, sink, on_bytes, chunker, chosen)
+        # Read now, so that a wrong corpus fails before a model is loaded or anything written.
+        first = list(itertools.islice(stream, 1))
+        if index is None:
+            if not first:
+                raise _nothing(sources, problems)
+            create = partial(Index.create, output, source, codec=codec, runtime=runtime)
+            share = 1.0 if keep_tokens is None else keep_tokens
+            index = opened.enter_context(create(keep_tokens=share, sources=sources))
+        name, seen = index.location.name, Seen()
+        workers_of = open_workers(name, cluster=cluster, count=workers, runtime=runtime)
+        begun, helpers = len(index), opened.enter_context(workers_of)
+        watched = seen.watch(origins.watch(itertools.chain(first, stream)))
+        added = index.add(watched, progress=progress, workers=helpers)
+        lost = {problem.name for problem in problems if problem.kind == "lost"}
+        # A page that is no page any more may be half written: its passages stay, too.
+        kept = {*unchanged, *(p.name for p in problems if p.name and p.kind in ("lost", "other"))}
+        everything = sync and None not in lost
+        stale = seen.stale(index.store.snapshot, everything=everything, kept=kept) if begun else []
         removed = index.delete(stale) if stale else 0
+        origins.save(index.location, lost=kept - unchanged.keys())
         if not begun:
             index.store.tidy(older_than=SETTLED)
         return Built(
             index=name,
-            added=added,
+            added=replace(added, unchanged=added.unchanged + sum(unchanged.values())),
             problems=tuple(problems),
             removed=removed,
             passages=len(index),
+            files=outcomes(files, unchanged, problems),
+            unsynced=sync and not everything,
         )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,7 @@ from decoupled.index.manifest import (
     tokenizer_of,
     write_index,
 )
+from decoupled.index.origins import Origins
 from decoupled.index.record import Record, part_name
 from decoupled.index.store.base import KEEP, Share, Snapshot, Staged, Store
 from decoupled.index.store.location import location_of, locked
@@ -163,6 +165,11 @@ class Index:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    @cached_property
+    def origins(self) -> Origins:
+        """The files that its documents were read from."""
+        return Origins.load(self.location)
 
     def __repr__(self) -> str:
         summary = f"{self.manifest.codec}, {self.manifest.model}"

@@ -52,6 +52,8 @@ class Added:
     seconds: float = 0.0
     duplicates: tuple[str, ...] = ()
     """The first few ids that came twice close together."""
+    share: float = 1.0
+    """Share of the characters read so far that are stored; the rest waits to be encoded."""
 
     def __str__(self) -> str:
         rate = self.tokens / self.seconds if self.seconds else 0.0
@@ -146,6 +148,9 @@ class Ingest:
     pending: dict[str, list[int]] = field(default_factory=dict)
     """Digests of each id that is encoded but not stored yet, oldest first."""
     _chars: int = field(default_factory=lambda: FIRST_CHARS)
+    _read: int = 0
+    _done: int = 0
+    """Characters that are stored, of those that were read."""
     _waiting: int = 0
     """Passages that the search indexes do not have yet."""
 
@@ -225,6 +230,8 @@ class Ingest:
         fresh += self._with_other_text(changed) if changed else []
         for passage in fresh:
             self.pending.setdefault(passage.id, []).append(digest(passage))
+        size = sum(map(_size, part))
+        self._read, self._done = self._read + size, self._done + size - sum(map(_size, fresh))
         return fresh
 
     def _with_other_text(self, changed: list[Passage]) -> list[Passage]:
@@ -248,6 +255,7 @@ class Ingest:
     def stored(self, part: Sequence[Passage]) -> None:
         """Count a part as stored, and forget that its passages were pending."""
         self.added += len(part)
+        self._done += sum(map(_size, part))
         for passage in part:
             pending = self.pending[passage.id]
             pending.pop(0)
@@ -268,6 +276,7 @@ class Ingest:
             tokens=self.tokens,
             seconds=time.perf_counter() - self.started,
             duplicates=tuple(self.duplicates[:10]),
+            share=self._done / self._read if self._read else 1.0,
         )
 
     def _write(self, records: list[Record]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -40,10 +40,12 @@ class Seen:
             self._documents.append(int(document))
             yield passage
 
-    def stale(self, snapshot: Snapshot, *, everything: bool) -> list[str]:
+    def stale(
+        self, snapshot: Snapshot, *, everything: bool, kept: Collection[str] = ()
+    ) -> list[str]:
         """Ids of stored passages that were not read although their document was.
 
-        With `everything`, also those of documents that were not read at all.
+        With `everything`, also those of documents that were not read at all, but for those that are `kept`.
         """
         # Keys are sorted once, so that each batch of the index is looked up in them quickly.
         passages, read = _unique(self._passages), _unique(self._documents)
@@ -54,7 +56,8 @@ class Seen:
             gone = ~np.isin(keys_of(e.id for e in batch), passages)
             if not everything:
                 gone &= np.isin(keys_of(_documents(batch)), read)
-            stale += [batch[n].id for n in np.flatnonzero(gone).tolist()]
+            left = (batch[n] for n in np.flatnonzero(gone).tolist())
+            stale += [e.id for e in left if document_of(e.id, e.meta) not in kept]
         return stale
 
 

@@ -6,7 +6,7 @@ import re
 
 _END = re.compile(
     # Before a capital, a digit or another script; a run is tried once, not from each of its stops.
-    r"""(?<![.!?…])[.!?…]+["'”’)\]]*\s+(?=["'“‘(\[]*[^\Wa-z_])"""
+    r"""(?<![.!?…؟۔।])[.!?…؟۔।]+["'”’)\]]*\s+(?=["'“‘(\[]*[^\Wa-z_])"""
     r"""|[。！？]["”’」』）]*\s*"""
     r"""|\n\s*\n\s*"""
 )

@@ -14,7 +14,7 @@ PEERS = ("sentence-transformers", "onnxruntime", "onnxscript", "openvino", "nncf
 NEEDS = {
     "demo, index, add, search, ask, export, serve": (),
     "rerank, classify MODEL-FOLDER": (),
-    "documents of PDF and docx": (("pypdfium2", "documents"), ("python-docx", "documents")),
+    "man pages, ODT, pptx, LaTeX…": (("pypandoc_binary", "documents"),),
     "split, evaluate": (("torch", "torch"),),
     "split HUB-NAME": (("torch", "torch"), ("huggingface_hub", "torch")),
     "sweep, layers": (("torch", "torch"),),

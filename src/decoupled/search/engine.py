@@ -40,7 +40,7 @@ from decoupled.search.request import (
     live,
     timed,
 )
-from decoupled.search.results import Answers, Hits, Label, Labels
+from decoupled.search.results import Answers, Hits, Label, Labels, with_links
 
 if TYPE_CHECKING:
     from decoupled.model.model import Model
@@ -78,22 +78,22 @@ class Engine:
         self.text_cache = TextCache(remember) if remember else None
         self._state_cache = StateCache(memory) if memory is not None else None
         self._device_cache: DeviceCache | None = None
+        self.links = True
 
     def __repr__(self) -> str:
         return f"Engine({describe(self.spec) if self.index is None else self.index})"
 
     def reopened(self) -> Engine:
-        """An engine like this one over the index that is at its path now, which keeps nothing of the old one.
-
-        This one stays as it is, for those who are using it.
-        """
+        """A new engine like this one, over the index that is at its path now; this one stays as it is."""
         assert self.index is not None
-        return Engine(
+        engine = Engine(
             self.index.reopen(),
             cascade=self._cascade,
             memory=self._state_cache.budget if self._state_cache is not None else None,
             remember=self.text_cache.limit if self.text_cache is not None else 0,
         )
+        engine.links = self.links
+        return engine
 
     @property
     def runtime(self) -> Runtime:
@@ -342,7 +342,8 @@ class Engine:
         return result
 
     def _noted(self, request: Request, result: Outcome) -> Outcome:
-        """The result with a note if the model cannot read the query; what is no language has no answer."""
+        """The result with links, and a note if the model cannot read the query; no language has no answer."""
+        result = with_links(result, self.index.origins if self.index and self.links else None)
         note = query_note(self.runtime.tokenizer, request.query)
         if note is None or isinstance(result, Exception):
             return result

@@ -8,11 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, overload
 
 from decoupled.errors import DecoupledError
+from decoupled.index.origins import Origins
 
 
 def percent(share: float) -> str:
     """A probability as every output writes it: `84 %`, with a digit more below ten."""
     return f"{100 * share:.{int(share < 0.0995)}f} %"
+
+
+# Fields that JSON has only where they have a value.
+_RARE = frozenset({"first_stage", "link"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +33,8 @@ class Hit:
     """Where `text` begins in its passage, when the passage was longer than the model."""
     first_stage: Mapping[str, Mapping[str, float]] | None = None
     """Its rank and score in each ranking of the first stage, where those were asked for."""
+    link: str = ""
+    """The address that opens its file, at its page; empty where the index knows no file."""
 
     @property
     def document(self) -> str:
@@ -42,9 +49,7 @@ class Hit:
     def to_json(self) -> dict[str, object]:
         """The object that `search --json` prints for this hit."""
         shown = {**vars(self), "meta": dict(self.meta)}
-        if self.first_stage is None:
-            del shown["first_stage"]
-        return shown
+        return {name: value for name, value in shown.items() if name not in _RARE or value}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +65,8 @@ class Evidence:
     meta: Mapping[str, Any] = field(default_factory=dict)
     offset: int = 0
     """Where `passage` begins, when it is a window of a passage longer than the model."""
+    link: str = ""
+    """The address that opens its file, at its page; empty where the index knows no file."""
 
     @property
     def document(self) -> str:
@@ -73,7 +80,8 @@ class Evidence:
 
     def to_json(self) -> dict[str, object]:
         """All fields; part of what `ask --json` prints."""
-        return {**vars(self), "meta": dict(self.meta)}
+        shown = {**vars(self), "meta": dict(self.meta)}
+        return {name: value for name, value in shown.items() if name not in _RARE or value}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,3 +232,22 @@ class Answers(Results[Answer]):
 
 class Labels(Results[Label]):
     """The labels of given passages, in their order."""
+
+
+R = TypeVar("R")
+
+
+def with_links(result: R, origins: Origins | None) -> R:
+    """Hits or answers, each with the address that opens its file; anything else as it is."""
+    if origins is None or not isinstance(result, Hits | Answers):
+        return result
+
+    def linked(one: Any) -> Any:
+        link = origins.link(one.document, one.meta.get("page"))
+        evidence = {"evidence": tuple(map(linked, one.evidence))} if isinstance(one, Answer) else {}
+        return replace(one, link=link, **evidence)
+
+    if isinstance(result, Answers):
+        result = replace(result, rejected=tuple(map(linked, result.rejected)))
+    items: Any = tuple(map(linked, result.items))
+    return replace(result, items=items)

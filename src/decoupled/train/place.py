@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -24,6 +25,22 @@ def counted(phase: str, progress: Progress | None) -> Count:
             progress({"phase": phase, "step": done, "total": total, "seconds": seconds})
 
     return count
+
+
+class TimeLeft:
+    """The time that a job will still take, by the rate of its last reports."""
+
+    def __init__(self) -> None:
+        self._reports = deque([(time.monotonic(), 0)], 50)
+
+    def __call__(self, done: int, total: int | None) -> str:
+        """Words to stand behind a count, such as `, 0:01:20 left`; empty where nothing is known yet."""
+        self._reports.append((time.monotonic(), done))
+        (since, before), (now, _) = self._reports[0], self._reports[-1]
+        if not total or not before < done < total:
+            return ""
+        seconds = (total - done) * (now - since) / (done - before)
+        return f", {timedelta(seconds=round(seconds))} left"
 
 
 class LogPosition:

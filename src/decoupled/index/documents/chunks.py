@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from decoupled.errors import InputError
 from decoupled.index.formats.blocks import TextBlock
@@ -54,6 +54,7 @@ class _Unit(NamedTuple):
     level: int
     first: bool
     """Whether this is the first unit of its block."""
+    page: int = 0
 
 
 class Chunker:
@@ -132,7 +133,9 @@ class Chunker:
         section.passages += 1
         inner = f"{section.key}/{section.passages}" if section.key else str(section.passages)
         start = place + skipped
-        meta = {"document": name, "start": start, "end": start + len(text)}
+        meta: dict[str, Any] = {"document": name, "start": start, "end": start + len(text)}
+        if page := (content or group)[0].page:
+            meta["page"] = page
         return Passage(
             id=f"{name}#{inner}",
             text=text,
@@ -150,11 +153,13 @@ class Chunker:
             lengths = self._lengths([block.text for block, _ in batch])
             for (block, section), tokens in zip(batch, lengths, strict=True):
                 if block.level or self._is_short(block.text, tokens):
-                    yield _Unit(block.text + between, tokens, section, block.level, True)
+                    yield _Unit(
+                        block.text + between, tokens, section, block.level, True, block.page
+                    )
                     continue
                 *pieces, (last, end) = self._pieces(block)
                 for number, (text, count) in enumerate([*pieces, (last + between, end)]):
-                    yield _Unit(text, count, section, 0, number == 0)
+                    yield _Unit(text, count, section, 0, number == 0, block.page)
 
     def _lengths(self, texts: list[str]) -> list[int]:
         if self.size is None:

@@ -31,6 +31,8 @@ class Problem:
     message: str
     kind: Literal["lost", "left out", "other"] = "lost"
     """`lost` could not be read, `left out` has nothing to read, `other` is of a kind that is not read."""
+    name: str | None = None
+    """The document that it concerns, as ids name it; None where passages of any name may be lost."""
 
     def __str__(self) -> str:
         line = "" if self.line is None else f":{self.line}"
@@ -146,9 +148,10 @@ class File:
 
     def problem(self, number: int | None, message: str) -> Problem:
         """A problem at a line, or at an item of a JSON list."""
+        name = self.name if self.format.blocks else None
         if self.format.counts == "item" and number is not None:
-            return Problem(path=self.shown, message=f"item {number}: {message}")
-        return Problem(path=self.shown, line=number, message=message)
+            return Problem(path=self.shown, message=f"item {number}: {message}", name=name)
+        return Problem(path=self.shown, line=number, message=message, name=name)
 
 
 Reader = Callable[[File, io.BufferedReader, Problems], Iterator[tuple[int, Fields]]]
@@ -158,11 +161,13 @@ BlockReader = Callable[[File, io.BufferedReader], Iterator[TextBlock]]
 
 
 SHOWN = 40
-"""Problems of a kind that are told one by one."""
+"""Lines of a kind of problem at most."""
+_ALIKE, _NAMED = 3, 3
+# So many files with the same problem are one line, which names the first of them.
 
 
 class Skipped:
-    """A `Report` that keeps what was skipped, and says it in lines: the first one by one, then how many."""
+    """A `Report` that keeps what was skipped, and says it, one line for all files with the same problem."""
 
     def __init__(self) -> None:
         self._problems: list[Problem] = []
@@ -174,15 +179,32 @@ class Skipped:
     def lines(self) -> Iterator[str]:
         """What was lost, what was left out, and how many files are of other kinds."""
         for kind, verb in (("lost", "skipped"), ("left out", "left out")):
-            problems = [problem for problem in self._problems if problem.kind == kind]
-            yield from (f"{verb} {problem}" for problem in problems[:SHOWN])
-            if len(problems) > SHOWN:
-                yield f"{verb} {len(problems) - SHOWN} more"
-        others = Counter(_ending(p.path) for p in self._problems if p.kind == "other")
+            lines = list(self._alike(kind))
+            yield from (f"{verb} {line}" for line in lines[:SHOWN])
+            if len(lines) > SHOWN:
+                yield f"{verb} {len(lines) - SHOWN} more; --report FILE names all"
+        others = Counter(ending_of(p.path) for p in self._problems if p.kind == "other")
         if others:
-            kinds = ", ".join(f"{count} {ending}" for ending, count in others.most_common(8))
-            yield f"left out {others.total()} files of other kinds, or without a text field: {kinds}"
+            kinds = ", ".join(f"{count:,} {ending}" for ending, count in others.most_common(8))
+            rest = others.total() - sum(count for _, count in others.most_common(8))
+            more = f", {rest:,} of {len(others) - 8} more endings" if rest else ""
+            yield f"left out {others.total():,} files of other kinds, or without a text field: {kinds}{more}"
+            yield "read some of them as text: --as-text '*.ENDING'"
+
+    def _alike(self, kind: str) -> Iterator[str]:
+        """The problems of a kind; those of one message as one line."""
+        groups: dict[str, list[Problem]] = {}
+        for problem in self._problems:
+            if problem.kind == kind:
+                groups.setdefault(problem.message, []).append(problem)
+        for message, alike in groups.items():
+            if len(alike) <= _ALIKE:
+                yield from map(str, alike)
+            else:
+                names = ", ".join(Path(problem.path).name for problem in alike[:_NAMED])
+                yield f"{len(alike):,} files: {message} ({names}, …)"
 
 
-def _ending(path: str) -> str:
+def ending_of(path: str) -> str:
+    """The ending of a file, without that of its compression, as it is counted and shown."""
     return Path(path.removesuffix(".gz")).suffix.lower() or "without an ending"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache
 from math import isfinite
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from decoupled.index.documents.files import (
     Fields,
     File,
     OnError,
+    OtherError,
     Problems,
     Report,
     RowError,
@@ -44,15 +46,18 @@ def read_passages(  # noqa: PLR0913 (what there is to choose)
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     format: str | None = None,
+    as_text: Sequence[str] = (),
+    text_field: str | None = None,
+    code: bool = False,
     on_error: OnError = "stop",
     report: Report | None = None,
     on_bytes: OnBytes | None = None,
 ) -> Iterator[Passage]:
     """The passages of files, folders and standard input (`-`), one at a time, in a fixed order.
 
-    Documents (HTML, Markdown, rst, txt) are cut at headings, paragraphs and sentences into passages of
-    about `chunk` tokens (180, or what the model reads if less) of the `tokenizer`, by default that of the
-    bundled model; None leaves them whole.
+    Documents (HTML, Markdown, PDF, man pages…; `sources.FORMATS` lists them) are cut at headings,
+    paragraphs and sentences into passages of about `chunk` tokens (180, or what the model reads if less)
+    of the `tokenizer`, by default that of the bundled model; None leaves them whole.
     The headings above a passage are its title, unless `title_path` is false; `meta` says from which
     `document` it is, under which `headings`, and from which character to which (`start`, `end`).
     Rows (jsonl, json, csv, tsv, SQuAD, BEIR) are passages already: only one longer than the model reads
@@ -60,14 +65,23 @@ def read_passages(  # noqa: PLR0913 (what there is to choose)
 
     Of folders, hidden files, what programs made or git ignores, and links are left out; `include` and
     `exclude` are patterns such as `*.html` or `drafts/*`. Standard input and named files of no known ending
-    are read as `format` (`html`, `pdf`, `markdown`, `csv`…), else by their first bytes. What cannot be read
+    are read as `format` (`html`, `pdf`, `markdown`, `csv`…), else by their first bytes; files like `as_text`
+    are read as plain text, rows have their text in `text_field`, and of programs only comments and
+    docstrings are read unless `code` is true. What cannot be read
     raises `InputError`, or with `on_error="skip"` goes to `report` as a `Problem`; what is left out on
     purpose (unknown extensions in folders, empty passages) is reported either way.
     `on_bytes` receives the bytes read since its last call, out of `total_bytes` of the files.
     """
     check_sources(sources)
     chunker = Chunker(tokenizer or starter_tokenizer(), chunk, title_path=title_path)
-    chosen = Chosen(include=tuple(include), exclude=tuple(exclude), format=format)
+    chosen = Chosen(
+        include=tuple(include),
+        exclude=tuple(exclude),
+        format=format,
+        as_text=tuple(as_text),
+        text_field=text_field,
+        code=code,
+    )
     return passages_of(sources, Problems(on_error, report), on_bytes, chunker, chosen)
 
 
@@ -108,7 +122,9 @@ def read_files(
                     yield from _document(member, problems, on_bytes, chunker, readers)
                 else:
                     rows = read_rows(member, problems, on_bytes, readers)
-                    yield from _records(member, rows, problems, chunker)
+                    parse = _parser(member, problems, chosen.text_field)
+                    for passage in parse_rows(member, rows, parse, problems):
+                        yield from chunker.record(passage)
 
 
 def _document(
@@ -121,7 +137,13 @@ def _document(
             empty = False
             yield _storable(passage)
     except (UnreadableError, RowError) as error:
-        problems.fail(file.problem(None, str(error)))
+        problem = file.problem(None, str(error))
+        if isinstance(error, OtherError) and file.format.name == "html":
+            problems.note(problem)
+        elif isinstance(error, OtherError) and not file.named:
+            problems.note(replace(problem, kind="other"))
+        else:
+            problems.fail(problem)
     else:
         if empty:
             problems.note(file.problem(None, "has no text"))
@@ -140,22 +162,16 @@ def _blocks(
         yield from file.format.blocks(file, stream)
 
 
-def _records(
-    file: File, rows: Iterator[tuple[int, Fields]], problems: Problems, chunker: Chunker
-) -> Iterator[Passage]:
-    """The passages of a file of rows; a row that is longer than the model reads is cut."""
-    for passage in parse_rows(file, rows, _parser(file, problems), problems):
-        yield from chunker.record(passage)
-
-
-def _parser(file: File, problems: Problems) -> Callable[[int, Fields], Iterator[Passage]]:
+def _parser(
+    file: File, problems: Problems, text_field: str | None
+) -> Callable[[int, Fields], Iterator[Passage]]:
     squad = SquadPassages(file.name)
 
     def parse(number: int, fields: Fields) -> Iterator[Passage]:
         if is_article(fields):
             yield from map(_storable, squad.of(fields))
             return
-        passage = _storable(passage_of(fields, f"{file.name}:{number}"))
+        passage = _storable(passage_of(fields, f"{file.name}:{number}", text_field))
         if passage.title or (passage.text and not passage.text.isspace()):
             yield passage
         else:
@@ -175,24 +191,25 @@ class _Columns(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _columns(names: tuple[str, ...]) -> _Columns:
+def _columns(names: tuple[str, ...], text: str | None) -> _Columns:
     # Reversed, so that of names that differ in case alone the first wins.
     originals = {name.strip().lower(): name for name in reversed(names)}
 
     def first(aliases: tuple[str, ...]) -> str | None:
         return next((originals[alias] for alias in aliases if alias in originals), None)
 
-    parts = (first(_ID), first(_TEXT), first(_TITLE), first(_META))
+    texts = _TEXT if text is None else (text.strip().lower(),)
+    parts = (first(_ID), first(texts), first(_TITLE), first(_META))
     rest = tuple(name for name in names if name.strip() and name not in parts)
     return _Columns(*parts, rest)
 
 
-def passage_of(fields: Fields, name: str) -> Passage:
+def passage_of(fields: Fields, name: str, text_field: str | None = None) -> Passage:
     """The passage in a row; `name` is its id where the row has none. Raises `RowError`."""
-    columns = _columns(tuple(fields))
+    columns = _columns(tuple(fields), text_field)
     text = fields[columns.text] if columns.text else None
     if type(text) is not str:
-        raise _no_text(fields, columns)
+        raise _no_text(fields, columns, text_field)
     meta = {key: value for key in columns.rest if _plain(value := fields[key])}
     if columns.meta is not None:
         own = fields[columns.meta]
@@ -231,8 +248,11 @@ def _storable(passage: Passage) -> Passage:
     return passage
 
 
-def _no_text(fields: Fields, columns: _Columns) -> RowError:
+def _no_text(fields: Fields, columns: _Columns, text_field: str | None) -> RowError:
     if columns.text:
         return RowError(f"{columns.text} is {fields[columns.text]!r:.60}; expected a string")
-    expected = " or ".join(_TEXT)
-    return ColumnError(f"has no text: expected a field {expected}, found {names_of(fields)}")
+    expected = text_field or " or ".join(_TEXT)
+    remedy = "" if text_field else "; name the field that has it: --text-field"
+    return ColumnError(
+        f"has no text: expected a field {expected}, found {names_of(fields)}{remedy}"
+    )

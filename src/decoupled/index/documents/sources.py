@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
 from decoupled.errors import InputError, OptionError
 from decoupled.index.documents.files import File, Format, Problem, Problems
 from decoupled.index.documents.walk import Chosen, Walk, shown
-from decoupled.index.formats.arrow import arrow_rows, parquet_rows
-from decoupled.index.formats.docx import docx_blocks
+from decoupled.index.formats.code import SUFFIXES, code_blocks, comment_blocks
 from decoupled.index.formats.epub import epub_blocks
 from decoupled.index.formats.html import html_blocks
 from decoupled.index.formats.json import json_lines, json_list
 from decoupled.index.formats.mail import mail_row, mbox_rows
 from decoupled.index.formats.markdown import markdown_blocks
+from decoupled.index.formats.office import docx_blocks, odp_blocks, sheet_blocks
+from decoupled.index.formats.pandoc import FORMATS as PANDOC
+from decoupled.index.formats.pandoc import pandoc_blocks
 from decoupled.index.formats.pdf import pdf_blocks
 from decoupled.index.formats.rst import rst_blocks
 from decoupled.index.formats.streams import unpacked
-from decoupled.index.formats.tables import table_rows
+from decoupled.index.formats.tables import arrow_rows, parquet_rows, table_rows
 from decoupled.index.formats.text import text_blocks, text_lines
 
 Source = str | Path
@@ -36,6 +39,15 @@ FORMATS = (
     Format(name="text", suffixes=(".txt", ".text"), blocks=text_blocks),
     Format(name="pdf", suffixes=(".pdf",), blocks=pdf_blocks),
     Format(name="docx", suffixes=(".docx",), blocks=docx_blocks),
+    Format(name="xlsx", suffixes=(".xlsx", ".xlsm", ".xlsb", ".ods"), blocks=sheet_blocks),
+    Format(name="xls", suffixes=(".xls",), blocks=sheet_blocks),
+    Format(name="odp", suffixes=(".odp",), blocks=odp_blocks),
+    *(
+        Format(name=name, suffixes=endings, blocks=pandoc_blocks)
+        for name, endings in PANDOC.items()
+    ),
+    Format(name="comments", suffixes=SUFFIXES, blocks=comment_blocks),
+    Format(name="code", blocks=code_blocks),
     Format(name="epub", suffixes=(".epub",), blocks=epub_blocks),
     Format(name="mail", suffixes=(".eml",), read=mail_row, binary=True),
     Format(name="mbox", suffixes=(".mbox",), read=mbox_rows, counts="item", binary=True),
@@ -48,6 +60,8 @@ FORMATS = (
 BY_NAME = {one.name: one for one in FORMATS}
 _BY_SUFFIX = {suffix: one for one in FORMATS for suffix in one.suffixes}
 _STDIN = "-"
+# The sections of the manual: ls.1, passwd.5, Carp.3perl
+_MAN = re.compile(r"\.[1-9][a-z]{0,5}")
 
 
 def single_file(source: Source, format_name: str | None = None) -> File:
@@ -59,7 +73,7 @@ def single_file(source: Source, format_name: str | None = None) -> File:
     path = Path(source)
     if path.is_dir():
         raise InputError(f"{source} is a folder; name a file in it")
-    format = _named(path, format_name)
+    format = _named(path, Chosen(format=format_name))
     return File(path=path, shown=shown(path), name=shown(unpacked(path).name), format=format)
 
 
@@ -87,7 +101,7 @@ def list_files(
             yield single_file(source, chosen.format)
         elif path.is_dir():
             for file in walk.files(path):
-                if (format := format_of(file)) is not None:
+                if (format := format_of(file, chosen)) is not None:
                     yield walk.file(file, format, named=False)
                 else:
                     other = Problem(path=shown(file), message=_unknown(file), kind="other")
@@ -95,7 +109,7 @@ def list_files(
         elif not path.exists():
             problems.fail(Problem(path=shown(path), message="is gone, or a link to nothing"))
         else:
-            yield walk.file(path, _named(path, chosen.format), named=True)
+            yield walk.file(path, _named(path, chosen), named=True)
 
 
 def total_bytes(files: Iterable[File]) -> int | None:
@@ -116,24 +130,26 @@ def _format_named(name: str | None, otherwise: str) -> Format:
     return BY_NAME[name or otherwise]
 
 
-def _named(path: Path, format_name: str | None = None) -> Format:
+def _named(path: Path, chosen: Chosen) -> Format:
     """How a file that the user names is read: one of no known ending as text, or as is given."""
     if not path.exists():
         raise InputError(f"{path} does not exist; check the path")
     if not path.is_file():
-        return _format_named(
-            format_name, "stream"
-        )  # a pipe, such as a shell's <(…), has no extension
-    return format_of(path) or _format_named(format_name, "text")
+        # A pipe, such as a shell's <(…), has no extension.
+        return _format_named(chosen.format, "stream")
+    return format_of(path, chosen) or _format_named(chosen.format, "text")
 
 
-def format_of(path: PurePath) -> Format | None:
+def format_of(path: PurePath, chosen: Chosen) -> Format | None:
     """How a file in a folder or an archive is read; None where it is not."""
-    format = _BY_SUFFIX.get(unpacked(path).suffix.lower())
-    return BY_NAME["text"] if format is None and path.name.startswith("README") else format
+    suffix = unpacked(path).suffix.lower()
+    if chosen.reads_as_text(path) or (suffix not in _BY_SUFFIX and path.name.startswith("README")):
+        return BY_NAME["text"]
+    format = BY_NAME["man"] if _MAN.fullmatch(suffix) else _BY_SUFFIX.get(suffix)
+    return BY_NAME["code"] if chosen.code and format is BY_NAME["comments"] else format
 
 
 def _unknown(path: Path) -> str:
     suffix = unpacked(path).suffix.lower()
-    problem = f"the extension {suffix!r} is not known" if suffix else "it has no extension"
-    return f"{problem}; name the file itself to have it read as text"
+    problem = f"the ending {suffix} is not known" if suffix else "has no ending"
+    return f"{problem}; if it is text, give --as-text '{f'*{suffix}' if suffix else path.name}'"

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from decoupled.index.documents.files import File, Format, Problem, Problems
 from decoupled.index.documents.ignore import GITIGNORE, Ignored
@@ -34,10 +34,20 @@ class Chosen:
     exclude: tuple[str, ...] = ()
     format: str | None = None
     """How standard input, pipes and named files of unknown endings are read, by a format's name."""
+    as_text: tuple[str, ...] = ()
+    """Files that are read as plain text, whatever their ending."""
+    text_field: str | None = None
+    """The field of a row that is its text; None looks for `text`, `contents`…"""
+    code: bool = False
+    """Whether all of a program is read, and not only its comments."""
 
     def __call__(self, path: str) -> bool:
         """Whether a file with this path below its folder is wanted."""
         return (not self.include or _matches(path, self.include)) and not self.without(path)
+
+    def reads_as_text(self, path: PurePath) -> bool:
+        """Whether a file is to be read as plain text."""
+        return _matches(path.as_posix(), self.as_text)
 
     def without(self, path: str) -> bool:
         """Whether a file or folder with this path is excluded."""

@@ -23,7 +23,7 @@ DAMAGED: tuple[type[Exception], ...] = (
     ),  # a compression, or a password, that zipfile does not know
 )
 
-FormatOf = Callable[[PurePosixPath], Format | None]
+FormatOf = Callable[[PurePosixPath, Chosen], Format | None]
 
 
 def members(
@@ -39,7 +39,7 @@ def members(
         for name, stream in members_of:
             path = PurePosixPath(name)
             member = replace(file, shown=f"{file.shown}/{name}", name=f"{file.name}/{name}")
-            format = format_of(path)
+            format = format_of(path, chosen)
             if path.is_absolute() or ".." in path.parts:
                 problem = Problem(path=member.shown, message="points out of its archive")
                 problems.fail(problem)

@@ -17,6 +17,8 @@ class TextBlock(NamedTuple):
     """1 for the highest heading, 2 for the next, …; 0 for a text that is none."""
     lines: bool = False
     """A listing or a table, which is cut between lines and not between sentences."""
+    page: int = 0
+    """The page that it stands on, from 1; 0 where a document has none."""
 
 
 def one_line(text: str) -> str:

@@ -25,8 +25,8 @@ def epub_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
     """The blocks of a book; its title stands above those of its pages."""
     try:
         with zipfile.ZipFile(seekable(file, stream)) as book:
-            described = _path(_xml(book, _CONTAINER), "rootfile", "full-path")
-            package = _xml(book, described)
+            described = _path(xml_member(book, _CONTAINER), "rootfile", "full-path")
+            package = xml_member(book, described)
             title = one_line(next((e.text or "" for e in package.iterfind(".//{*}title")), ""))
             if title:
                 yield TextBlock(title, 1)
@@ -58,7 +58,8 @@ def _encrypted(book: zipfile.ZipFile) -> set[str]:
     if _ENCRYPTION not in book.namelist():
         return set()
     return {
-        unquote(e.get("URI", "")) for e in _xml(book, _ENCRYPTION).iterfind(".//{*}CipherReference")
+        unquote(e.get("URI", ""))
+        for e in xml_member(book, _ENCRYPTION).iterfind(".//{*}CipherReference")
     }
 
 
@@ -70,15 +71,16 @@ def _path(element: ElementTree.Element, tag: str, name: str) -> str:
     return value
 
 
-def _xml(book: zipfile.ZipFile, name: str) -> ElementTree.Element:
+def xml_member(book: zipfile.ZipFile, name: str, kind: str = "EPUB file") -> ElementTree.Element:
+    """An XML file of an archive; raises `UnreadableError`."""
     raw = _member(book, name, _DESCRIPTION)
     # Entities made of entities expand to gigabytes (the billion laughs attack).
     if b"<!ENTITY" in raw:
-        raise UnreadableError(f"is no EPUB file: {name} defines entities")
+        raise UnreadableError(f"is no {kind}: {name} defines entities")
     try:
         return ElementTree.fromstring(raw)
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise UnreadableError(f"is not a whole EPUB file ({name}: {error})") from None
+        raise UnreadableError(f"is not a whole {kind} ({name}: {error})") from None
 
 
 def _member(book: zipfile.ZipFile, name: str, most: int) -> bytes:

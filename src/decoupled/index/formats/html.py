@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from decoupled.index.documents.files import File, UnreadableError
+from decoupled.index.documents.files import File, OtherError, UnreadableError
 from decoupled.index.formats.blocks import TextBlock, one_line, words
 from decoupled.index.formats.encodings import read_text
 
@@ -37,6 +37,9 @@ _SEPARATORS = " \t—–-|:·»>"
 _DEPTH = 150
 # A list of this many links or more, with this share of its text in them, is navigation.
 _LINKS, _LINKED = 3, 0.7
+# A page needs more links than that to be an index.
+_PAGE_LINKS = 20
+_SENTENCE = re.compile(r"(?:\w+\W{1,3}){6}\w+[.!?](?:\s|$)")
 # XML may close a tag in itself; HTML takes `<title/>` for open, and the page for its title.
 _XML = re.compile(r"\s*<\?xml\s|.{,1000}<html[^<>]*\sxmlns\s*=", re.DOTALL)
 _CLOSED = re.compile(
@@ -62,9 +65,24 @@ def html_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
     if tree.body is not None:
         # What holds more than half of the page's text is content, whatever its class says.
         page = _Page(len(tree.body.text()) // 2)
-        page.read(tree.css_first("main, [role=main]") or tree.body)
+        content = tree.css_first("main, [role=main]") or tree.body
+        page.read(content)
+        _check_reads(content, page.blocks)
     title = tree.css_first("head > title")
     yield from _under_title(one_line(title.text()) if title is not None else "", page.blocks)
+
+
+def _check_reads(content: LexborNode, blocks: list[TextBlock]) -> None:
+    """Raise `OtherError` for an index or a list of references: a page of links without sentences."""
+    links = content.css("a[href]")
+    if len(links) < _PAGE_LINKS:
+        return
+    linked, total = sum(len(link.text()) for link in links), len(one_line(content.text()))
+    prose = sum(len(b.text) for b in blocks if not b.level and _SENTENCE.search(b.text))
+    # Beside an address stands the term that it explains, which may be as long.
+    addresses = sum(link.text() == link.attributes.get("href") for link in links)
+    if prose < linked / 4 and (linked > _LINKED * total or addresses > len(links) / 2):
+        raise OtherError("is an index or a list of references: it has links and no sentences")
 
 
 def _charset(head: bytes) -> str | None:
@@ -82,13 +100,18 @@ def _under_title(title: str, blocks: list[TextBlock]) -> Iterator[TextBlock]:
         size, same = len(first.text), first.text.casefold()
         if title.casefold() == same:
             blocks = [block for block in blocks if block is not first]
-        elif title[:size].casefold() == same:
+        elif title[:size].casefold() == same and _is_apart(title[size:]):
             title = title[size:].strip(_SEPARATORS)
-        elif title[-size:].casefold() == same:
+        elif title[-size:].casefold() == same and _is_apart(title[-size - 1 :: -1]):
             title = title[:-size].strip(_SEPARATORS)
     if title and blocks:
         yield TextBlock(title, 1)
     yield from (block._replace(level=block.level + 1) if block.level else block for block in blocks)
+
+
+def _is_apart(rest: str) -> bool:
+    """Whether what stands beside a heading in a title is another name, and not the end of its phrase."""
+    return rest.lstrip()[:1] in tuple(_SEPARATORS.split()[0])
 
 
 class _Page:

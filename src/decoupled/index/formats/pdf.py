@@ -37,7 +37,9 @@ def pdf_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
         document.close()
     repeated = _repeated(pages)
     for number, lines in enumerate(pages):
-        yield from _page([x for x in lines if _key(x) not in repeated], headings[number])
+        own = [line for line in lines if _key(line) not in repeated]
+        for block in _page(own, headings[number]):
+            yield block._replace(page=number + 1)
 
 
 def _outline(document: Any) -> dict[int, list[TextBlock]]:

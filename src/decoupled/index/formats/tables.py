@@ -1,4 +1,4 @@
-"""Rows of csv and tsv files, whatever their habits of quoting and delimiting."""
+"""Rows of tables: csv and tsv, whatever their habits of quoting and delimiting; Parquet and Arrow."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
-from decoupled.index.documents.files import Fields, File, Problems
-from decoupled.index.formats.streams import lines_of
+from decoupled.index.documents.files import Fields, File, Problems, UnreadableError
+from decoupled.index.formats.streams import lines_of, seekable
 
 _Quoting = Literal[0, 3]  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
 
@@ -20,6 +20,8 @@ _FIELD_LIMIT = 1 << 26
 # How much of a file decides what its quotation marks mean.
 _SAMPLE_CHARS = 1 << 20
 _SAMPLE_LINES = 1000
+# Rows of Parquet and Arrow that are Python objects at a time.
+_ROWS = 1024
 
 
 def table_rows(
@@ -118,3 +120,53 @@ def _rows(
             problems.fail(file.problem(line, "holds bytes that are not UTF-8"))
             continue
         yield line, cells
+
+
+# Parquet, Arrow ---------------------------------------------------------------------------------
+
+
+def parquet_rows(
+    file: File, stream: io.BufferedReader, problems: Problems
+) -> Iterator[tuple[int, Fields]]:
+    """Number and columns of each row of a Parquet file."""
+    import pyarrow.parquet as parquet
+
+    def batches() -> Iterable[Any]:
+        return parquet.ParquetFile(seekable(file, stream)).iter_batches(batch_size=_ROWS)
+
+    return _of_batches(batches, "Parquet")
+
+
+def arrow_rows(
+    file: File, stream: io.BufferedReader, problems: Problems
+) -> Iterator[tuple[int, Fields]]:
+    """Number and columns of each row of an Arrow file, or of a stream of record batches."""
+    from pyarrow import ArrowInvalid, ipc, memory_map
+
+    def batches() -> Iterable[Any]:
+        source = seekable(file, stream)
+        source = memory_map(source) if isinstance(source, str) else source
+        try:
+            reader = ipc.open_file(source)
+        except ArrowInvalid:
+            # `datasets` saves streams, which lack the footer of a file.
+            source.seek(0)
+            return ipc.open_stream(source)
+        return (reader.get_batch(n) for n in range(reader.num_record_batches))
+
+    return _of_batches(batches, "Arrow")
+
+
+def _of_batches(batches: Any, kind: str) -> Iterator[tuple[int, Fields]]:
+    import pyarrow as pa
+
+    number = 0
+    try:
+        for batch in batches():
+            for start in range(0, len(batch), _ROWS):
+                for fields in batch.slice(start, _ROWS).to_pylist():
+                    number += 1
+                    yield number, fields
+    except (pa.ArrowException, OSError, ValueError) as error:
+        why = str(error).partition("\n")[0][:120]
+        raise UnreadableError(f"is not a whole {kind} file ({why})") from None

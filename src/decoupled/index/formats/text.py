@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from decoupled.index.documents.files import Fields, File, Problems, UnreadableError
 from decoupled.index.formats.blocks import TextBlock
@@ -14,19 +14,50 @@ from decoupled.index.formats.streams import LINE, decoded, lines_of
 _UNDERLINE = re.compile(r"([=\-~^\"'*#+_`:.])\1{2,}\s*")
 # A text without blank lines is cut after about this many characters.
 _PARAGRAPH_CHARS = 1 << 16
+# Marks of AsciiDoc at the beginning of lines; a fence around a block there, and the longest listing in lines.
+_ASCIIDOC = re.compile(
+    rb"^(?:\[(?:verse|listing|source|NOTE|horizontal|quote|\[)|(?:include|ifn?def)::|link(?:git)?:\w|\+$)",
+    re.MULTILINE,
+)
+_FENCE, _LISTING = re.compile(r"([-.=_*+])\1{3,}"), 1000
 # A tab, or three spaces within a line, sets columns apart.
 _COLUMNS = re.compile(r"\S\s{3,}\S|\t")
 
 
 def text_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
-    """The paragraphs of a text, and headings where a line is underlined."""
-    headings = Headings()
-    for lines in paragraphs(stream):
-        heading, rest = headings.split(lines)
+    """The paragraphs of a text, and headings where a line is underlined; in AsciiDoc listings are fenced."""
+    headings, asciidoc = Headings(), len(_ASCIIDOC.findall(stream.peek(1 << 16))) > 1
+    parts = ((lines, False) for lines in paragraphs(stream))
+    for lines, listing in _unfenced(paragraphs(stream)) if asciidoc else parts:
+        heading, rest = (None, lines) if listing else headings.split(lines)
         if heading is not None:
             yield heading
         if rest:
-            yield TextBlock("\n".join(rest), lines=_is_listing(rest))
+            yield TextBlock("\n".join(rest), lines=listing or _is_listing(rest))
+
+
+def _unfenced(parts: Iterable[list[str]]) -> Iterator[tuple[list[str], bool]]:
+    """Paragraphs of AsciiDoc, and the listings between lines of dashes or dots; fences are left out."""
+    fence, held = "", list[str]()
+    for lines in parts:
+        plain: list[str] = []
+        for line in lines:
+            if fence and line != fence and len(held) < _LISTING:
+                held.append(line)
+            elif fence:
+                yield held, True
+                fence, held = "", []
+            # A heading is about as long as the line under it; a fence has any length.
+            elif not _FENCE.fullmatch(line) or (plain and abs(len(line) - len(plain[-1])) <= 2):
+                plain.append(line)
+            elif line[0] in "-.+":
+                fence = line
+        if plain:
+            yield plain, False
+        if held:
+            held.append("")
+    if held:
+        yield held, True
 
 
 def text_lines(

@@ -141,6 +141,8 @@ class Served:
             kept = {"cascade": self.cascade, "memory": self.memory, "remember": self.cache}
             running = nullcontext(Engine(source, runtime=runtime, **kept))  # type: ignore[arg-type]
         with running as engine:
+            # Paths of this machine are for those who sit at it.
+            engine.links = is_local(str(taken.getsockname()[0]))
             _ = engine.runtime  # load now: a server that listens is ready
             if self.memory is not None and self.layout is None and engine.index is not None:
                 engine.warm()

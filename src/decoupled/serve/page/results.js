@@ -98,8 +98,9 @@ function source(found, open) {
 }
 
 function path(found) {
-  const { name, heading } = placed(found);
-  return [make("span", { className: "document" }, heading), name && name !== heading ? ` · ${name}` : ""];
+  const { name, heading, page } = placed(found);
+  const rest = [name === heading ? "" : name, page].filter(Boolean).map((part) => ` · ${part}`);
+  return [make("span", { className: "document" }, heading), ...rest];
 }
 
 export function showTime(timing, records, compare) {
@@ -169,7 +170,8 @@ function row(hit, place, answers, { remove, open }) {
     .filter((one) => one.passage_id === hit.id)
     .map((one) => [one.start, one.end].map((sign) => sign + one.offset - hit.offset))
     .filter(([start]) => start >= 0);
-  const { name, title, heading, above } = placed(hit);
+  const { name, title, heading, above, page, link } = placed(hit);
+  const file = heading === (name || hit.id) ? "" : name || hit.id;
   const whole = spans.map((span) => span.map((sign) => sign + hit.offset));
   return make(
     "li",
@@ -182,7 +184,8 @@ function row(hit, place, answers, { remove, open }) {
         "p",
         { className: "head" },
         make("button", { type: "button", className: "open", title: "Show the text around it", dir: "auto", on: { click: () => open(hit.id, whole) } }, heading),
-        make("code", {}, heading === (name || hit.id) ? "" : name || hit.id),
+        link ? make("a", { href: link, title: "The file" }, make("code", {}, file || name)) : make("code", {}, file),
+        page ? make("span", { className: "places" }, page) : "",
         score(hit.score),
       ),
       above ? make("p", { className: "above", dir: "auto" }, above) : "",

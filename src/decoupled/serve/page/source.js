@@ -6,7 +6,7 @@ import { highlighted, make } from "./view.js";
 const at = (id) => document.getElementById(id);
 
 // Name and place of what was found, as the index knows them: [document, heading path, characters].
-export function placed({ id, passage_id: other, title, meta = {} }) {
+export function placed({ id, passage_id: other, title, meta = {}, link = "" }) {
   const name = typeof meta.document === "string" ? meta.document : "";
   const cut = name && Number.isInteger(meta.start);
   const path = title ? title.split(" › ") : [];
@@ -17,6 +17,8 @@ export function placed({ id, passage_id: other, title, meta = {} }) {
     above: path.slice(0, -1).join(" › "),
     start: cut ? meta.start : null,
     end: meta.end,
+    page: Number.isInteger(meta.page) ? `page ${meta.page}` : "",
+    link: link.startsWith("file:") ? link : "",
   };
 }
 

@@ -1,0 +1,167 @@
+"""Man pages, AsciiDoc, Org, RTF, ODT, pptx, notebooks, LaTeX and others, through pandoc's one tree."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+from decoupled.index.documents.files import File, OtherError, UnreadableError, needed
+from decoupled.index.formats.blocks import TextBlock, one_line
+from decoupled.index.formats.encodings import read_text
+from decoupled.index.formats.streams import read_bytes
+
+FORMATS = {
+    "man": (".man", ".roff", ".mdoc"),  # and .1 to .9, which `sources.format_of` knows
+    "asciidoc": (".adoc", ".asciidoc"),
+    "org": (".org",),
+    "rtf": (".rtf",),
+    "odt": (".odt", ".ott"),
+    "pptx": (".pptx",),
+    "ipynb": (".ipynb",),
+    "latex": (".tex", ".latex", ".ltx"),
+    "typst": (".typ",),
+    "docbook": (".docbook", ".dbk"),
+    "textile": (".textile",),
+    "mediawiki": (".wiki", ".mediawiki"),
+    "pod": (".pod",),
+    "fb2": (".fb2",),
+}
+"""The formats that pandoc reads for us, by its names for them, with their endings."""
+_BINARY = frozenset({"odt", "pptx"})
+_PAGE = re.compile(r"^[.'][ \t]*(?:TH|Dd|so)\b", re.MULTILINE)
+_MDOC = re.compile(r"^\.[ \t]*Dd\b", re.MULTILINE)
+# A file that another includes is read by itself, or is not there.
+_INCLUDE = re.compile(r"^include::.*$", re.MULTILINE)
+# A title with a line under it, which pandoc does not know, and the sign of each level.
+_UNDERLINED, _LEVELS = re.compile(r"^(\S.*)\n(([=~^+-])\3+)$", re.MULTILINE), "=-~^+"
+
+
+def pandoc_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
+    """The blocks of a document that pandoc reads; its title stands above them."""
+    needed("pypandoc", "pypandoc_binary")
+    name = file.format.name
+    if name in _BINARY:
+        raw = read_bytes(stream)
+    else:
+        text = read_text(stream)
+        if name == "man":
+            if not _PAGE.search(text):
+                raise OtherError("is no man page; if it is text, give --as-text '*.ENDING'")
+            name = "mdoc" if _MDOC.search(text) else name
+        if name == "asciidoc":
+            text = _UNDERLINED.sub(_one_line_title, _INCLUDE.sub("", text))
+        raw = text.encode("utf-8", "replace")
+    tree = _parsed(name, raw)
+    title = _title(tree["meta"])
+    if title:
+        yield TextBlock(title, 1)
+    for block in _blocks(tree["blocks"]):
+        yield block._replace(level=block.level and block.level + bool(title))
+
+
+def _one_line_title(match: re.Match[str]) -> str:
+    title, line, sign = match.groups()
+    if abs(len(title) - len(line)) > 2:
+        return match[0]
+    return f"\n{'=' * (1 + _LEVELS.index(sign))} {title}\n"
+
+
+def _parsed(name: str, raw: bytes) -> Any:
+    """The tree of a document: pandoc runs within the limits of this process, and opens no other file."""
+    import pypandoc
+
+    command = [pypandoc.get_pandoc_path(), "--sandbox", "--from", name, "--to", "json"]
+    done = subprocess.run(command, input=raw, capture_output=True, check=False)
+    if done.returncode:
+        why = one_line(done.stderr.decode("utf-8", "replace"))[:160]
+        raise UnreadableError(f"is not whole {name} ({why or f'exit code {done.returncode}'})")
+    return json.loads(done.stdout)
+
+
+def _title(meta: Any) -> str:
+    """The title that a document has; a man page is called `ls(1)`."""
+    title = _words(meta.get("title", {}))
+    section = _words(meta.get("section", {}))
+    return f"{title.lower()}({section})" if title and section else title
+
+
+def _blocks(tree: Any) -> Iterator[TextBlock]:
+    """The blocks of a list of nodes, in their order."""
+    for node in tree:
+        kind, content = node["t"], node.get("c")
+        if kind == "DefinitionList":
+            for term, definitions in content:
+                yield from _defined(one_line(_words(term)), definitions)
+            continue
+        block = _block(kind, content)
+        if block.text.strip():
+            yield block
+        match kind:
+            case "BulletList" | "OrderedList":
+                for item in content[1] if kind == "OrderedList" else content:
+                    yield from _blocks(item)
+            case "BlockQuote" | "Div" | "Figure":
+                yield from _blocks(content if kind == "BlockQuote" else content[-1])
+
+
+def _block(kind: str, content: Any) -> TextBlock:
+    """The text of a node that holds no other blocks; empty for one that does."""
+    match kind:
+        case "Header":
+            return TextBlock(one_line(_words(content[2])), content[0])
+        case "Para" | "Plain":
+            return TextBlock(one_line(_words(content)))
+        case "CodeBlock":
+            return TextBlock(content[1].strip("\n"), lines=True)
+        case "LineBlock":
+            return TextBlock("\n".join(map(_words, content)).strip(), lines=True)
+        case "Table":
+            return TextBlock("\n".join(_rows(content)), lines=True)
+        case _:
+            return TextBlock("")
+
+
+def _defined(term: str, definitions: Any) -> Iterator[TextBlock]:
+    """What a term means, under the term."""
+    for block in (block for definition in definitions for block in _blocks(definition)):
+        yield block._replace(text=f"{term}\n{block.text}") if term and not block.level else block
+        term = ""
+    if term:
+        yield TextBlock(term)
+
+
+def _rows(node: Any) -> Iterator[str]:
+    """The rows of a table, cells apart by bars: below any node, a row is a list of cells of five parts."""
+    if isinstance(node, list):
+        if len(node) == 2 and isinstance(node[1], list) and node[1] and all(map(_is_cell, node[1])):
+            yield " | ".join(one_line(" ".join(b.text for b in _blocks(c[4]))) for c in node[1])
+        else:
+            for part in node:
+                yield from _rows(part)
+
+
+def _is_cell(node: Any) -> bool:
+    return isinstance(node, list) and len(node) == 5 and isinstance(node[4], list)
+
+
+def _words(node: Any) -> str:
+    """The text of inline nodes, without what only a printer understands."""
+    if isinstance(node, list):
+        return "".join(map(_words, node))
+    if not isinstance(node, dict):
+        return ""
+    kind: str = node.get("t", "")
+    content: Any = node.get("c")
+    if kind in ("Space", "SoftBreak", "LineBreak"):
+        return " "
+    if kind in ("Str", "MetaString"):
+        return str(content)
+    if kind in ("Code", "Math"):
+        return str(content[1])
+    if kind == "Quoted":
+        return f'"{_words(content[1])}"'
+    return f" ({_words(content).strip()})" if kind == "Note" else _words(content)
