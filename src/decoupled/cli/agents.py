@@ -40,8 +40,7 @@ def mcp(
     from decoupled.serve.mcp.server import serve_http, serve_stdio
 
     if not http:
-        serve_stdio(sources, runtime=runtime)
-        return
+        return serve_stdio(sources, runtime=runtime)
     run = partial(serve_http, sources, host=host, port=port, runtime=runtime)
     run = partial(run, api_key_file=api_key_file, hosts=allow_host or ())
     run(ready=lambda at: printing.note(f"agents connect to {at}/mcp (stop: Ctrl-C)"))

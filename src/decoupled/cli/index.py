@@ -88,8 +88,7 @@ def index(
     if bool(corpus) == bool(stored) or (stored and watch):
         raise InputError("give a corpus, or --from INDEX without --watch, and not both")
     sync = sync or (watch and not append)
-    if watch:
-        need(("watchfiles", "watch"))
+    need(*((("watchfiles", "watch"),) if watch else ()))
     if stored:
         with printing.corpus_bar(None) as bar:
             run = partial(reindex, stored, output, model=model, codec=codec, runtime=runtime)
