@@ -151,10 +151,10 @@ def cost(engine: dc.Engine, examples: list, k: int = 10, count: int = 100) -> di
     same = 0.0
     for query, _, _ in examples[:40]:
         hits = {}
-        for prune in times:
+        for how in times:
             began = time.perf_counter()
-            hits[prune] = engine.rerank(query, ids=ids, k=k, prune=prune)
-            times[prune].append((time.perf_counter() - began) * 1e3)
+            hits[how] = engine.rerank(query, ids=ids, k=k, prune=how)
+            times[how].append((time.perf_counter() - began) * 1e3)
         plain, pruned = hits.values()
         assert [h.id for h in plain] == [h.id for h in pruned]
         same = max(same, *(abs(a.score - b.score) for a, b in zip(plain, pruned, strict=True)))

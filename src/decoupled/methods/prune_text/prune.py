@@ -85,9 +85,9 @@ class Weights(NamedTuple):
     offset: float
 
 
-READ = Weights((0.428, 0.121, 0.544), 1.06)
+READ = Weights((0.413, 0.104, 0.617), 0.969)
 """On `read_features`: the unit's share of the answers, its answers against none, the passage's rank."""
-MATCHED = Weights((4.71, 26.5, 0.394), -3.44)
+MATCHED = Weights((2.976, 23.261, 0.413), -2.352)
 """On `match_features`: the unit's match, how far it is behind the best of its passage, the passage's rank."""
 
 
