@@ -148,7 +148,7 @@ class Distill(Objective):
     def _compare_inner(
         self, student: PairOutputs, teacher: PairOutputs
     ) -> dict[str, tuple[float, Tensor]]:
-        weights, weighted, real = self.settings.weights, {}, student.real
+        weights, weighted = self.settings.weights, {}
         hidden: Sequence[Tensor] = student.hidden
         if self.bridge is not None:
             hidden = [self.bridge(x) for x in hidden]
@@ -169,10 +169,7 @@ class Distill(Objective):
             if ours.shape[1] != theirs.shape[1]:
                 # Heads of models with more or fewer of them have no partners; their means have.
                 ours, theirs = ours.mean(1, keepdim=True), theirs.mean(1, keepdim=True)
-            if self.settings.scores == "probabilities":
-                ours = losses.attention_probabilities(ours, real)
-                theirs = losses.attention_probabilities(theirs, real)
-            value = losses.attention_mse(ours, theirs, real, student.moved[-1])
+            value = losses.attention_mse(ours, theirs, student.real, student.moved[-1])
             weighted["attention"] = (weights.attention, value)
         return weighted
 
