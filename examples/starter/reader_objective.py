@@ -17,6 +17,7 @@ from reader_recipe import ReaderSettings
 from rounds import ReaderBatch
 from torch import Tensor
 
+from decoupled.methods.exits.objective import exit_loss
 from decoupled.model.parts.head import HeadKind
 from decoupled.train import losses
 from decoupled.train.data.batches import Batch
@@ -26,7 +27,6 @@ from decoupled.train.objectives.adapt import (
     SHARPNESS,
     GroupOutputs,
     Parts,
-    exit_loss,
     own_passage,
     rank_kd,
     read_groups,

@@ -17,7 +17,7 @@ from decoupled.model import annex
 from decoupled.model.model import Model
 from decoupled.model.spec import TextSpec
 from decoupled.model.states import Ragged
-from decoupled.model.tokens import Ids, Passage, Tokenizer, Window
+from decoupled.model.tokens import Ids, Tokenizer, Window
 from decoupled.runtime.base import Runtime
 from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.examples import Examples, Ints, Truth
@@ -107,7 +107,9 @@ def prepare(
         if key not in cached:
             examples = tokenise(listed, tokenizer, what, train=train)
             hopping = train and any(block.part.kind == "hop" for block in spec.encoder.blocks)
-            cached[key] = linked(examples, listed) if hopping and what.head == "span" else examples
+            if hopping and what.head == "span":
+                examples = annex.load("hop.examples").linked_groups(examples, listed)
+            cached[key] = examples
         return cached[key]
 
     return Prepared(task=what, read=read, pairs=listed)
@@ -212,27 +214,6 @@ def _grouped(examples: Examples, task: Task, train: bool) -> Examples:
     if task.head == "rank" and train and task.options > 1:
         return rank_groups(examples, task.options - 1)
     return examples
-
-
-def linked(examples: Examples, pairs: Sequence[Pair]) -> Examples:
-    """Examples with the passages of a question as one group, linked along titles where they have some."""
-    sizes = np.bincount(examples.question)
-    if (sizes != sizes[0]).any():
-        wrong = int((sizes != sizes[0]).argmax())
-        raise InputError(
-            f"question {wrong} of the data has {sizes[wrong]} windows to read and question 0 has {sizes[0]}; "
-            "hops are trained on as many for each: pairs of one `id`, short enough for one window"
-        )
-    order = np.argsort(examples.question, kind="stable")
-    grouped = replace(examples.select(order), per_group=int(sizes[0]), share="query")
-    titles = {pair.passage.lower(): pair.title for pair in pairs}  # texts of a task may be lowered
-    if not any(titles.values()) or examples.truth is None:
-        return grouped
-    texts = [examples.truth.texts[n] for n in examples.truth.text_of[grouped.passage_of].tolist()]
-    read = [Passage(id=text, text=text, title=titles[text.lower()]) for text in texts]
-    groups = (read[n : n + sizes[0]] for n in range(0, len(read), sizes[0]))
-    links = annex.load("hop.links").linked
-    return replace(grouped, links=np.concatenate([links(group) for group in groups]))
 
 
 def rank_groups(examples: Examples, negatives: int, seed: int = 0) -> Examples:

@@ -57,8 +57,6 @@ class AdaptationWeights:
     """Contrastive loss of the passage that a query was made from, among all of a batch."""
     reconstruction: float = 0.1
     """States against what the learned projection gives back."""
-    exits: float = 0.0
-    """Rank heads below the last layer, for a model that has exits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,11 +191,7 @@ class Adapt(Objective):
                 near = bool(weights.vector_kd)
                 before = read_groups(self.before.eval(), batch, vectors=near)
             target_B = target_B + self.own * before.rank.flatten().float()
-        how = Pass(
-            bits=self.settings.bits,
-            hidden=bool(weights.lrs and self.teacher),
-            exits=bool(weights.exits),
-        )
+        how = Pass(bits=self.settings.bits, hidden=bool(weights.lrs and self.teacher))
         near = bool(weights.vector or (weights.vector_kd and before and before.vectors))
         outputs = read_groups(self.student, batch, how, vectors=near)
         parts: Parts = {}
@@ -215,9 +209,6 @@ class Adapt(Objective):
         parts |= self._ranking(outputs, target_GC) | self._staying(batch, outputs, before)
         if self.student.spec.projection is not None and weights.reconstruction:
             parts["reconstruction"] = weights.reconstruction, losses.projection_loss(outputs.states)
-        if outputs.exits:
-            value = exit_loss(outputs, target_GC, self.settings.temperature)
-            parts["exits"] = weights.exits, value
         total = torch.stack([weight * value for weight, value in parts.values()]).sum()
         return total, {name: value.detach() for name, (_, value) in parts.items()}
 
@@ -302,19 +293,6 @@ def own_passage(batch: Batch, vectors: tuple[Tensor, Tensor], counted_G: Tensor)
     again_GB = (ids[own_G][:, None] == ids).all(-1).scatter(1, own_G[:, None], False)
     scores = scores.masked_fill(again_GB, -torch.inf)
     return losses.mean_of(F.cross_entropy(scores, own_G, reduction="none"), counted_G)
-
-
-def exit_loss(outputs: GroupOutputs, target_GC: Tensor | None, temperature: float) -> Tensor:
-    """KL of every exit against the last layer, and as much against the teacher where there is one."""
-    # Detached: the exits follow the last layer, which must not move towards them.
-    targets = [one for one in (outputs.rank.detach(), target_GC) if one is not None]
-    return torch.stack(
-        [
-            rank_kd(score.float(), target.float(), temperature)
-            for score in outputs.exits
-            for target in targets
-        ]
-    ).mean()
 
 
 OBJECTIVE = Adapt
