@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Ragged
 from decoupled.train.data.examples import Examples
 
@@ -172,6 +173,11 @@ class Batches:
         # Ceiling divisions: the sum of both padded widths, in units of ROUND.
         padded = -(-self.query_lengths // ROUND) - (-self.passage_lengths // ROUND)
         self._sizes = padded * ROUND * examples.per_group
+
+    @classmethod
+    def of(cls, examples: Examples, spec: ModelSpec, device: torch.device) -> Batches:
+        """The examples as a model of that spec reads them."""
+        return cls(examples, device, pad=spec.text.pad, memory_windows=spec.memory_windows)
 
     def epoch(self, seed: int, number: int, *, size: int, tokens: int | None) -> list[Groups]:
         """Every group once, in batches of like lengths, in an order that seed and number decide."""

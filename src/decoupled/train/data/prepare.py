@@ -6,12 +6,12 @@ A task's passage is the side that is cached, so tasks over sentence pairs swap t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from decoupled.errors import InputError, SpecError
+from decoupled.errors import InputError
 from decoupled.measure.pairs import Pair
 from decoupled.model import annex
 from decoupled.model.model import Model
@@ -19,12 +19,8 @@ from decoupled.model.spec import TextSpec
 from decoupled.model.states import Ragged
 from decoupled.model.tokens import Ids, Tokenizer, Window
 from decoupled.runtime.base import Runtime
-from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.examples import Examples, Ints, Truth
 from decoupled.train.data.tasks import Task, by_head, task_for
-
-BATCH_TOKENS = 1 << 14
-"""Padded tokens of a batch that is read outside of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,30 +50,6 @@ class Prepared:
         held = {tune.truth.texts[number] for number in np.unique(tune.part).tolist()}
         kept = [pair for pair in self.pairs if _turn(pair, self.task).passage in held]
         return train, tokenise(kept, model.tokenizer, self.task, train=False)
-
-    def batches(self, model: Model, *, limit: int | None = None, seed: int = 0) -> Iterator[Batch]:
-        """Batches in an order that the seed decides; at most about `limit` groups of pairs in all."""
-        if limit is not None and limit < 1:
-            raise SpecError(f"examples={limit}; choose 1 or more")
-        model.spec.head(self.task.head)
-        batches = Batches(
-            self.examples(model),
-            model.device,
-            pad=model.spec.text.pad,
-            memory_windows=model.spec.memory_windows,
-        )
-        left = batches.examples.groups if limit is None else limit
-        order = []
-        for groups in batches.epoch(seed, 0, size=1, tokens=BATCH_TOKENS):
-            # The last batch is cut to the limit, so that as many groups are read whatever the
-            # batches hold.
-            if left > 0:
-                order.append(groups[:left])
-                left -= len(order[-1])
-        for groups, batch in zip(order, batches.walk(order), strict=True):
-            yield batch
-            if self.progress is not None:
-                self.progress(len(groups))
 
 
 def prepare(
