@@ -26,7 +26,6 @@ from decoupled.train.loop.forward import Pass, forward_pair
 from decoupled.train.objectives.adapt import (
     SHARPNESS,
     GroupOutputs,
-    Parts,
     own_passage,
     rank_kd,
     read_groups,
@@ -35,6 +34,8 @@ from decoupled.train.objectives.adapt import (
 )
 from decoupled.train.objectives.base import Objective
 
+Parts = dict[str, tuple[float, Tensor]]
+"""Weight and value of each loss, by name."""
 MINOR = 0.35
 """Weight of ranking in a batch that is made to be read, and of reading in one that is made to be ranked."""
 WITHOUT = 0.3
