@@ -80,3 +80,19 @@ def test_the_python_of_the_readme_runs(tmp_path, checkpoint):
 def test_the_demo_answers_nine_of_ten(tmp_path):
     found = json.loads(said(tmp_path, "-m", "decoupled", "demo", "--json"))
     assert len(found["questions"]) == 10 and found["right"] >= 9
+
+
+def test_the_settings_of_agents_start_the_command():
+    """Each client's file names `decoupled mcp`, in the shape that the client reads."""
+    import yaml
+
+    folder = Path(__file__).parents[1] / "examples" / "agents"
+    for name in ("claude.json", "cursor.json"):
+        servers = json.loads((folder / name).read_text(encoding="utf-8"))["mcpServers"]
+        assert servers["docs"]["command"] == "decoupled" and servers["docs"]["args"][0] == "mcp"
+    settings = yaml.safe_load((folder / "continue.yaml").read_text(encoding="utf-8"))
+    assert settings["schema"] == "v1" and settings["mcpServers"][0]["args"][0] == "mcp"
+    assert {"name", "version"} <= settings.keys()
+    head = (folder / "search-documents" / "SKILL.md").read_text(encoding="utf-8").split("---")[1]
+    skill = yaml.safe_load(head)
+    assert skill["name"] == "search-documents" and len(skill["description"]) < 1024

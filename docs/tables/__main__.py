@@ -35,6 +35,7 @@ from translation import TRANSLATION
 from trust import TRUST
 from words import WORDS
 
+from agents import AGENTS
 from results import ROOT, Table
 
 MARK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.S)
@@ -61,6 +62,7 @@ TABLES: dict[str, Callable[[], Table]] = {
             *TRANSLATION,
             *WORDS,
             *PRETRAINING,
+            *AGENTS,
         )
     },
     "cpu-short": lambda: cpu(SHORT),

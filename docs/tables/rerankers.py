@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from decoupled.measure.counts import work
 from decoupled.model.codec import build_codec
 from decoupled.model.hf.convert import family_of
+from decoupled.model.parts.prompt import Prompt
+from decoupled.model.prompts import TEMPLATES, Template
 from decoupled.model.spec import ModelSpec, TextSpec
 from decoupled.model.split import with_split
 from results import Table, read
@@ -22,11 +26,11 @@ KNOWN: list[dict[str, Any]] = json.loads(
 TEXT = TextSpec(query_prefix=(1,), query_suffix=(2,), passage_prefix=(), passage_suffix=(2,))
 
 
-def described(config: dict[str, Any]) -> ModelSpec:
+def described(config: dict[str, Any], text: TextSpec = TEXT) -> ModelSpec:
     """The joint model of a configuration."""
     family = family_of(config["model_type"])
     heads = family.head(config, config["architectures"][0])
-    return ModelSpec(family=family.name, encoder=family.encoder(config), heads=heads, text=TEXT)
+    return ModelSpec(family=family.name, encoder=family.encoder(config), heads=heads, text=text)
 
 
 def sensible_split(layers: int) -> int:
@@ -38,7 +42,56 @@ def rerankers() -> Table:
     """One row for each."""
     header = ["model", "<architecture", "<head", "layers", "width", "split at", "KB a passage"]
     header += ["MMACs joint", "MMACs split", "times fewer"]
-    return header, [_row(one) for one in KNOWN if "why" not in one]
+    return header, [_row(one) for one in KNOWN if not {"why", "template"} & set(one)]
+
+
+def prompted(template: Template) -> tuple[TextSpec, int, int]:
+    """The order of a template, and the tokens of query and passage with its words around them."""
+    query, passage = template.place("{query}"), template.place("{passage}")
+    low, high = sorted((query, passage))
+    # English words are one token each in vocabularies of this size, and so is a mark or a line's end.
+    tokens = [
+        len(re.findall(r"<\|\w+\|>|\w+|[^\w\s]|\n+", re.sub(r"{\w+}", "", piece)))
+        for piece in template.pieces
+    ]
+    lead, tail = sum(tokens[:low]), sum(tokens[high + 1 :])
+    between = sum(tokens[low + 1 : high])
+    ends = (lead + between, tail) if query < passage else (between + tail, lead)
+    first = "query" if query < passage else "passage"
+    prompt = Prompt(first=first, query="{query}", passage="{passage}")
+    own = QUERY + tokens[query] + ends[0], PASSAGE + tokens[passage] + ends[1]
+    return replace(TEXT, prompt=prompt), *own
+
+
+def decoders() -> Table:
+    """What each way to store a passage of a decoder takes, and what a pair then costs."""
+    header = ["model", "<first", "layers", "width", "MMACs joint", "<stored", "KB a passage"]
+    header += ["MMACs a pair", "times fewer"]
+    rows = []
+    for one in KNOWN:
+        if "template" not in one:
+            continue
+        text, query, passage = prompted(TEMPLATES[one["template"]])
+        joint = described(one["config"], text)
+        layers, width = len(joint.layers), joint.encoder.width
+        whole = work(joint, query=query, passage=passage).whole()
+        named = [f"`{one['name']}`", text.prompt.first, layers, width, f"{whole / 1e6:,.0f}"]
+        ways = [(layers // 2, "state"), (3 * layers // 4, "state")]
+        ways += [(layers, "kv")] if text.passage_first else []
+        for at, store in ways:
+            split = with_split(joint, at, store=store)
+            stored = (
+                passage
+                * build_codec(
+                    "int8", width=split.state_width("passage"), tensors={}
+                ).bytes_per_token
+            )
+            pair = work(split, query=query, passage=passage).cross
+            what = f"state at {at}" if store == "state" else f"keys and values of all {layers}"
+            figures = [what, f"{stored / 1000:,.0f}", f"{pair / 1e6:,.0f}", f"{whole / pair:.1f}"]
+            rows.append([*named, *figures])
+            named = [""] * len(named)
+    return header, rows
 
 
 def _row(one: dict[str, Any]) -> list[Any]:
@@ -89,4 +142,4 @@ def not_supported() -> Table:
     return ["model", "<why not"], rows
 
 
-RERANKERS = (rerankers, measured_reranker, not_supported)
+RERANKERS = (rerankers, measured_reranker, decoders, not_supported)

@@ -15,6 +15,7 @@ from commands import Commands, jsonl
 from decoupled.cli import GROUPS, PANELS, RARE
 from decoupled.errors import OptionError
 from decoupled.measure.certify import certify
+from decoupled.serve.mcp.server import serve_stdio
 from tiny import WORDS
 
 METHODS = {
@@ -25,6 +26,7 @@ METHODS = {
     "compact": dc.Index.compact,
     "delete": dc.Index.delete,
     "index": dc.build_index,
+    "mcp": serve_stdio,
     "rerank": dc.Engine.rerank,
     "search": dc.Engine.search,
     "serve": dc.serve_index,

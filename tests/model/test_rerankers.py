@@ -15,12 +15,14 @@ import transformers
 from decoupled.errors import DecoupledError
 from decoupled.model.hf.convert import family_of
 from decoupled.model.model import Model
+from decoupled.model.prompts import TEMPLATES, template_of
 from decoupled.search.engine import Engine
 from tiny import FAMILIES, TOKENIZER_OF, VOCAB, randomise, tiny_tokenizer
 
 ROOT = Path(__file__).parents[2]
 KNOWN = json.loads((ROOT / "docs" / "tables" / "rerankers.json").read_text(encoding="utf-8"))
-SPLIT = [one for one in KNOWN if "why" not in one]
+SPLIT = [one for one in KNOWN if "why" not in one and "template" not in one]
+DECODERS = [one for one in KNOWN if "template" in one]
 REFUSED = [one for one in KNOWN if "why" in one and "auto_map" not in one["config"]]
 """Those with code of their own under a known name have weights that do not fit, which any loading tells."""
 PASSAGES = ["the old castle by the river", "a ship", "rain and wind in the north of the country"]
@@ -114,6 +116,16 @@ def test_a_head_in_modules_of_sentence_transformers(tmp_path, checkpoint, poolin
 def test_what_cannot_be_split_is_refused_by_its_configuration(one):
     with pytest.raises(DecoupledError, match=r"no known family|does not support"):
         family_of(one["config"]["model_type"]).encoder(one["config"])
+
+
+@pytest.mark.parametrize("one", DECODERS, ids=[one["name"] for one in DECODERS])
+def test_a_decoder_is_known_by_its_configuration_and_its_name(one, tmp_path):
+    family = family_of(one["config"]["model_type"])
+    encoder = family.encoder(one["config"])
+    (head,) = family.head(one["config"], one["config"]["architectures"][0])
+    assert len(encoder.layers) == one["config"]["num_hidden_layers"]
+    assert head.kind == "rank" and head.pooling in ("last", "mean")
+    assert template_of(None, one["name"], tmp_path) is TEMPLATES[one["template"]]
 
 
 def test_the_recipes_split_where_the_table_does():

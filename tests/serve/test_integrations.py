@@ -213,3 +213,25 @@ def test_a_missing_framework_is_named_with_the_line_that_installs_it(module, pac
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 1 and f'pip install "{line}"' in done.stderr.splitlines()[-1]
+
+
+def test_retrievers_search_the_index_and_prune(engine, tmp_path):
+    from langchain_core.documents import Document as LangChainDocument
+
+    from decoupled.integrations import haystack, langchain, llama_index
+
+    hits = engine.search(QUESTION, 3)
+    for prune in (None, "auto"):
+        chain = langchain.DecoupledRetriever(engine=engine, k=3, prune=prune).invoke(QUESTION)
+        nodes = llama_index.DecoupledRetriever(engine, 3, prune=prune).retrieve(QUESTION)
+        component = haystack.DecoupledRetriever(engine, top_k=3, prune=prune)
+        documents = component.run(QUESTION)["documents"]
+        assert all(isinstance(document, LangChainDocument) for document in chain)
+        ids = [document.id for document in chain]
+        assert ids == [node.node_id for node in nodes] == [document.id for document in documents]
+        assert ids == [hit.id for hit in hits][: len(ids)] and ids[0] == "stoker"
+        assert [d.page_content for d in chain] == [d.content for d in documents]
+        assert documents[0].score == nodes[0].score == hits[0].score
+        assert len(ids) == 3 if prune is None else len(ids) < 3
+    again = haystack.DecoupledRetriever(**component.to_dict()["init_parameters"])
+    assert again.run(QUESTION)["documents"][0].id == "stoker"

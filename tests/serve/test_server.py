@@ -638,6 +638,7 @@ def test_the_description_has_every_route_and_an_example(client):
         "/rerank",
         "/score",
         "/v1/score",
+        "/v1/embeddings",
     }
     page = client.get("/docs").text
     for route in (*schema["paths"], "Bram Stoker wrote Dracula in 1897.", "max_tokens_per_doc"):

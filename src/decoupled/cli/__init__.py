@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from decoupled.cli import adapt, index, lab, models, printing, search, train
+from decoupled.cli import adapt, agents, index, lab, models, printing, search, train
 from decoupled.cli.options import Command
 from decoupled.errors import DecoupledError, in_words
 
@@ -20,8 +20,8 @@ Function = Callable[..., None]
 PANELS: dict[str, tuple[Function, ...]] = {
     "Try it": (search.demo, models.doctor),
     "Index, search, answer": (
-        *(index.index, index.add, index.delete, index.check),
-        *(search.search, search.ask, search.rerank, search.serve),
+        *(index.index, index.add, index.check),
+        *(search.search, search.ask, search.rerank, search.serve, agents.mcp),
     ),
     "Models": (
         *(models.split, train.distill, adapt.adapt),
@@ -29,7 +29,7 @@ PANELS: dict[str, tuple[Function, ...]] = {
     ),
 }
 """The commands of the help, in its order."""
-RARE: tuple[Function, ...] = (index.compact, search.classify, models.certify)
+RARE: tuple[Function, ...] = (index.delete, index.compact, search.classify, models.certify)
 """Commands that the last line of the help names."""
 GROUPS: dict[str, tuple[str, tuple[Function, ...]]] = {
     "lab": (
@@ -85,8 +85,8 @@ Version = Annotated[
 
 
 @app.callback(
-    epilog="Rarely needed: `compact` frees the disk space of deleted passages, `classify` labels pairs of "
-    "texts, `certify` compares a split model with its joint one. Every command has --help."
+    epilog="Rarely needed: `delete` removes passages, `compact` frees their disk space, `classify` labels "
+    "pairs of texts, `certify` compares a split model with its joint one. Every command has --help."
 )
 def _options(_: Version = False) -> None:
     """Split a Transformer pair encoder: encode passages once, run only the upper layers per query."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -50,27 +51,12 @@ def adapt(
     from decoupled.train.adapt import recipe_for
 
     chosen = recipe_for(index, recipe_changes(settings, lr=lr, seed=seed))
-    options = Adapting(
-        index=str(index),
-        teacher=tuple(teacher or ()),
-        queries=str(queries) if queries else None,
-        keep_index=keep_index,
-        minutes=minutes,
-        limit=limit,
-    )
+    how: dict[str, Any] = {"keep_index": keep_index, "minutes": minutes, "limit": limit}
+    how["queries"] = str(queries) if queries else None
+    options = Adapting(index=str(index), teacher=tuple(teacher or ()), **how)
     with watched(output, options, chosen, f"texts of {index}") as bar:
-        adapted = dc.adapt(
-            index,
-            out=output,
-            teacher=teacher,
-            queries=options.queries,
-            keep_index=keep_index,
-            minutes=minutes,
-            limit=limit,
-            anyway=anyway,
-            recipe=chosen,
-            progress=bar.log,
-        )
+        run = partial(dc.adapt, index, out=output, teacher=teacher, anyway=anyway, **how)
+        adapted = run(recipe=chosen, progress=bar.log)
     printing.result(adapted, as_json)
     into = index if keep_index else "NEW-INDEX"  # with it the stored states stay valid
     printing.note(f"put it to use: decoupled index --from {index} -o {into} --model {output}")
@@ -112,28 +98,14 @@ def pretrain(
 
     changes = recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
     chosen = pretrain_recipe(objective, changes)
-    options = PretrainingOptions(
-        corpus=tuple(corpus),
-        objective=objective,
-        base=base,
-        spec=str(spec) if spec else None,
-        gazetteer=str(gazetteer) if gazetteer else None,
-        steps=steps,
-    )
+    how: dict[str, Any] = {"objective": objective, "base": base, "steps": steps}
+    how["spec"] = str(spec) if spec else None
+    how["gazetteer"] = str(gazetteer) if gazetteer else None
+    options = PretrainingOptions(corpus=tuple(corpus), **how)
     check_options(
         objective, base=base, spec=spec, gazetteer=gazetteer, keep_generator=keep_generator
     )
     with watched(output, options, chosen, f"texts of {', '.join(corpus)}") as bar:
-        pretrained = dc.pretrain(
-            corpus,
-            out=output,
-            objective=objective,
-            base=base,
-            spec=options.spec,
-            gazetteer=options.gazetteer,
-            steps=steps,
-            keep_generator=keep_generator,
-            recipe=chosen,
-            progress=bar.log,
-        )
+        run = partial(dc.pretrain, corpus, out=output, keep_generator=keep_generator, **how)
+        pretrained = run(recipe=chosen, progress=bar.log)
     printing.result(pretrained, as_json)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
@@ -14,7 +15,7 @@ from typer import Argument, Option
 import decoupled as dc
 from decoupled.cli import options as opt
 from decoupled.cli import printing
-from decoupled.errors import DecoupledError, InputError
+from decoupled.errors import DecoupledError, InputError, need
 
 if TYPE_CHECKING:
     from decoupled.index.documents import Skipped
@@ -73,6 +74,7 @@ def index(
     code: Code = False,
     append: Annotated[bool, Option("--append", help="Add a corpus to an existing index.")] = False,
     sync: Annotated[bool, Option("--sync", help="Remove passages that the corpus lost.")] = False,
+    watch: Annotated[bool, Option("--watch", help="Stay, and follow changes of files.")] = False,
     cluster: Cluster = None,
     workers: Count = None,
     on_error: opt.OnError = "skip",
@@ -83,8 +85,10 @@ def index(
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
     from decoupled.index.build import reindex  # here: `--help` must not load it
 
-    if bool(corpus) == bool(stored):
-        raise InputError("give a corpus, or --from INDEX, and not both")
+    if bool(corpus) == bool(stored) or (stored and watch):
+        raise InputError("give a corpus, or --from INDEX without --watch, and not both")
+    sync = sync or (watch and not append)
+    need(*((("watchfiles", "watch"),) if watch else ()))
     if stored:
         with printing.corpus_bar(None) as bar:
             run = partial(reindex, stored, output, model=model, codec=codec, runtime=runtime)
@@ -102,6 +106,16 @@ def index(
         built = build(on_total=bar.expect, on_bytes=bar.read, progress=bar.added)
     built.write_report(report)
     printing.result(built, as_json)
+    if watch:
+        from decoupled.index.documents import Chosen
+        from decoupled.index.watch import Watch
+
+        chosen = Chosen(include=tuple(include or ()), exclude=tuple(exclude or ()), format=form)
+        make = partial(Watch, dc.Index.open(output, runtime=runtime), corpus or [], chosen=chosen)
+        following = make(chunk=opt.chunk_size(chunk), title_path=title_path, sync=sync)
+        printing.note(f"watching {' '.join(corpus or [])} (stop: Ctrl-C)")
+        with suppress(KeyboardInterrupt):
+            following.follow(Event(), *(lambda event: printing.note(str(event)),) * 2)
 
 
 def add(

@@ -42,6 +42,8 @@ def split(
         str | None, Option(help="Of two labels the one that means relevant: ranks by its odds.")
     ] = None,
     keep: Annotated[float, Option(min=0, max=1, help="Agreement that `auto` must keep.")] = 0.9,
+    template: Annotated[str | None, opt.rare(help="Prompt of a decoder: name or file.")] = None,
+    store: Annotated[str, opt.rare(help="Of a passage: state, or kv (exact decoders).")] = "state",
     as_json: opt.Json = False,
 ) -> None:
     """Split a pair encoder at a layer; the weights stay as they are."""
@@ -52,14 +54,15 @@ def split(
         )
     opt.need_torch()
     from decoupled.measure.agreement import agreements, deepest_split
-    from decoupled.model.spec import CrossEmbed, Positions
+    from decoupled.model.spec import CrossEmbed, Positions, Stored
     from decoupled.model.written import one_way_layers
 
     opt.one_of("--positions", positions or "typical", get_args(Positions))
     opt.one_of("--cross-embed", cross_embed, get_args(CrossEmbed))
-    how: dict[str, Any] = {"positions": positions, "cross_embed": cross_embed}
+    opt.one_of("--store", store, get_args(Stored))
+    how: dict[str, Any] = {"positions": positions, "cross_embed": cross_embed, "store": store}
     how |= {"one_way": one_way_layers(one_way), "passage_tokens": passage_tokens, "stride": stride}
-    whole = dc.Model.open(checkpoint)
+    whole = dc.Model.open(checkpoint, template)
     whole = whole if rank_label is None else whole.rank_by(rank_label)
     measured: list[Agreement] = []
     if layer is None:

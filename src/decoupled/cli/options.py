@@ -73,6 +73,9 @@ ReadShare = Annotated[
         help="Read this share of the candidates (0.3), or all; by default what the model says is enough.",
     ),
 ]
+Prune = Annotated[
+    str | None, Option(help="Show the sentences that matter with this probability (0.5), or auto.")
+]
 Memory = Annotated[
     str | None, Option(help="Keep states in memory up to this size (2GB), for many queries.")
 ]

@@ -144,7 +144,7 @@ def score(value: float, raw: bool) -> str:
 
 def _hit(hit: dc.Hit, raw: bool) -> list[Text]:
     """The lines of a hit: its score and document, its text, and its ranks in the first stage if known."""
-    text = Text(_line(hit.text[:SHOWN]) + "…" * (len(hit.text) > SHOWN))
+    text = Text(_line(hit.shown_text[:SHOWN]) + "…" * (len(hit.shown_text) > SHOWN))
     lines = [Text.assemble(f"{score(hit.score, raw)}  ", _where(hit)), text]
     if hit.first_stage is not None:
         stages = hit.first_stage.items()

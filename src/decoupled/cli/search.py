@@ -53,16 +53,20 @@ def search(
     show_first_stage: Annotated[
         bool, Option("--show-first-stage", help="Also print rank and score in the first stage.")
     ] = False,
+    prune: opt.Prune = None,
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
 ) -> None:
     """Find the passages that are most relevant to a query."""
+    from decoupled.search.request import parse_threshold
+
     stage, matching = _candidates(first_stage, where)
     engine = _engine(index, query, batch, runtime, cascade, memory)
     # What is compiled on first use is not a part of the times that are printed.
     engine.search("warm up", k=1, candidates=1)
     answer = partial(engine.search, k=k, candidates=candidates, first_stage=stage, where=matching)
     answer = partial(answer, blend=blend, raw=raw, show_first_stage=show_first_stage)
+    answer = partial(answer, prune=parse_threshold(prune, "prune"))
     _run(engine, query, batch, answer, as_json, raw)
 
 
@@ -101,11 +105,13 @@ def rerank(
     model: opt.Starter = None,
     k: Annotated[int | None, Option("-k", min=1, help="Keep the best k.")] = None,
     raw: opt.Raw = False,
+    prune: opt.Prune = None,
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
 ) -> None:
     """Order passages by their relevance to a query."""
     from decoupled.model.folder import is_model, starter_model
+    from decoupled.search.request import parse_threshold
 
     # In the order of `ask`: the model of an index, or a model, before the query.
     if passages and ((Path(query) / "manifest.json").exists() or is_model(query)):
@@ -114,12 +120,12 @@ def rerank(
         raise InputError("no passages: name a file, or pipe them in as jsonl, csv or one per line")
     texts = list(dc.read_passages(*(passages or ["-"]), chunk=None))
     engine = dc.Engine(model or starter_model(), runtime=runtime)
-    hits = engine.rerank(query, texts=texts, k=k, raw=raw)
+    hits = engine.rerank(query, texts=texts, k=k, raw=raw, prune=parse_threshold(prune, "prune"))
     printing.warn(*hits.notes)
     if as_json:
         printing.document(hits.to_json())
     elif texts:
-        rows = [(printing.score(h.score, raw), h.id, h.text[:300]) for h in hits]
+        rows = [(printing.score(h.score, raw), h.id, h.shown_text[:300]) for h in hits]
         printing.table(("score", "id", "text"), rows)
     else:
         printing.note(f"no passages in {' '.join(passages or ['stdin'])}")

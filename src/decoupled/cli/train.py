@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,31 +86,16 @@ def distill(
     changes |= recipe_changes(
         settings, epochs=epochs, batch=batch, lr=lr, minutes=minutes, seed=seed
     )
-    options = PairTraining(
-        model=model,
-        data=tuple(data),
-        task=task,
-        recipe=recipe,
-        teacher=teacher,
-        spec=str(spec) if spec else None,
-        at=at,
-        projection=projection,
-        one_way=one_way,
-    )
+    how: dict[str, Any] = {"teacher": teacher, "at": at, "projection": projection}
+    how |= {"one_way": one_way, "spec": str(spec) if spec else None}
+    options = PairTraining(model=model, data=tuple(data), task=task, recipe=recipe, **how)
     ready = _opened(options, changes, on_error)
     from decoupled.train.data.tasks import task_for
     from decoupled.train.loop.checkpoint import ended
 
     with watched(output, options, ready.recipe, f"{len(ready.pairs)} pairs") as bar:
-        dc.distill(
-            ready.student,
-            data=ready.pairs,
-            task=task,
-            teacher=ready.teacher,
-            recipe=ready.recipe,
-            out=output,
-            progress=bar.log,
-        )
+        run = partial(dc.distill, ready.student, data=ready.pairs, task=task, recipe=ready.recipe)
+        run(teacher=ready.teacher, out=output, progress=bar.log)
     done, best = ended(output)
     metric = task_for(task, ready.pairs, ready.student.spec.heads).metric
     facts = {"model": str(output), "task": task, "recipe": recipe, "pairs": len(ready.pairs)}
@@ -142,15 +128,8 @@ def tune(
     changes |= {"watch.evaluations": 1, "watch.save_every": 0}
     if output.is_dir():
         raise InputError(f"{output} is a folder; name a JSON file to write")
-    options = PairTraining(
-        model=model,
-        data=tuple(data),
-        task=task,
-        recipe="distill",
-        teacher=teacher,
-        at=at,
-        projection=projection,
-    )
+    how: dict[str, Any] = {"teacher": teacher, "at": at, "projection": projection}
+    options = PairTraining(model=model, data=tuple(data), task=task, recipe="distill", **how)
     ready = _opened(options, changes, on_error)
     from decoupled.lab import tune as search
     from decoupled.train.loop.checkpoint import same_run, work_folder
@@ -165,16 +144,9 @@ def tune(
         return f"stopped after {tried} of {trials} trials; run the same command to go on"
 
     with printing.training_bar() as bar, printing.stoppable(stopped):
-        ranked = dc.tune(
-            ready.student,
-            data=ready.pairs,
-            task=task,
-            teacher=ready.teacher,
-            recipe=ready.recipe,
-            trials=trials,
-            journal=journal,
-            progress=lambda trial, line: bar.log(line, f"trial {trial} of {trials}, "),
-        )
+        run = partial(dc.tune, ready.student, data=ready.pairs, task=task, recipe=ready.recipe)
+        run = partial(run, teacher=ready.teacher, trials=trials, journal=journal)
+        ranked = run(progress=lambda trial, line: bar.log(line, f"trial {trial} of {trials}, "))
     if plot is not None:
         search.plot(ranked, plot)
     rows = [trial.to_json() for trial in ranked]
@@ -265,16 +237,8 @@ def shrink(
         )
         training = watched(output, options, chosen, f"{len(pairs)} pairs")
     with training as bar:
-        smaller = dc.shrink(
-            whole,
-            methods,
-            data=pairs,
-            task=task,
-            recipe=chosen,
-            out=output,
-            compact=compact,
-            progress=bar.log,
-        )
+        run = partial(dc.shrink, whole, methods, data=pairs, task=task, recipe=chosen)
+        smaller = run(out=output, compact=compact, progress=bar.log)
     if acting := [method.name for method in methods if method.by_training and not recipe]:
         printing.note(
             f"{', '.join(acting)}: the work of this happens while training; add --recipe plain --data D"

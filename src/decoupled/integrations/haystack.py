@@ -1,4 +1,4 @@
-"""Haystack: a ranker, and the extractive reader that Haystack itself no longer has.
+"""Haystack: a retriever, a ranker, and the extractive reader that Haystack itself no longer has.
 
 A pipeline file that names them loads with `allowed_modules=["decoupled.integrations.haystack"]`.
 """
@@ -51,6 +51,33 @@ class _Component:
             source = source.index.path
         options = {name: getattr(self, name) for name in self._options}
         return default_to_dict(self, source=str(source), **options)
+
+
+@component
+class DecoupledRetriever(_Component):
+    """Finds passages of an index; with `prune`, the sentences of them that matter. `source` has the index."""
+
+    __module__ = PUBLIC
+    _options = ("top_k", "filters", "prune")
+
+    def __init__(
+        self,
+        source: str | Path | Engine,
+        top_k: int = 5,
+        filters: dict[str, Any] | None = None,
+        prune: float | str | None = None,
+    ) -> None:
+        self._source, self.top_k, self.filters, self.prune = source, top_k, filters, prune
+
+    @component.output_types(documents=list[Document])
+    def run(
+        self, query: str, top_k: int | None = None, filters: dict[str, Any] | None = None
+    ) -> dict[str, list[Document]]:
+        """The best passages with their scores; `filters` are conditions as in `Engine.search`."""
+        k, where = top_k or self.top_k, filters or self.filters
+        passages = scoring.retrieve(self._engine, query, k, where, self.prune)
+        shown = [Document(id=p.id, content=p.text, meta=p.meta, score=p.score) for p in passages]
+        return {"documents": shown}
 
 
 @component

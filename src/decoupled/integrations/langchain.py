@@ -1,16 +1,18 @@
-"""LangChain: `DecoupledRerank` reorders retrieved documents, e.g. in a `ContextualCompressionRetriever`."""
+"""LangChain: `DecoupledRetriever` searches an index; `DecoupledRerank` reorders what others retrieved."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from decoupled.errors import MissingDependency
 from decoupled.integrations import scoring
 from decoupled.search.engine import Engine
 
 try:
-    from langchain_core.callbacks import Callbacks
+    from langchain_core.callbacks import CallbackManagerForRetrieverRun, Callbacks
     from langchain_core.documents import BaseDocumentCompressor, Document
+    from langchain_core.retrievers import BaseRetriever
 except ImportError:
     raise MissingDependency("langchain-core", "langchain") from None
 
@@ -47,3 +49,22 @@ class DecoupledRerank(BaseDocumentCompressor, arbitrary_types_allowed=True, extr
             return document.id
         ident = document.metadata.get(self.id_key)
         return None if ident is None else str(ident)
+
+
+class DecoupledRetriever(BaseRetriever, arbitrary_types_allowed=True):
+    """The best passages of the engine's index, with title, score and place in their metadata.
+
+    With `prune` a document holds the sentences that matter to the query, and none that are left empty.
+    """
+
+    engine: Engine
+    k: int = 5
+    where: dict[str, object] | None = None
+    prune: float | Literal["auto"] | None = None
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        del run_manager  # the engine has no steps to report
+        passages = scoring.retrieve(self.engine, query, self.k, self.where, self.prune)
+        return [Document(id=p.id, page_content=p.text, metadata=p.meta) for p in passages]

@@ -1,6 +1,8 @@
-"""LlamaIndex: `DecoupledRerank` is a node postprocessor for query engines and retrievers."""
+"""LlamaIndex: `DecoupledRetriever` searches an index, `DecoupledRerank` is a node postprocessor."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from decoupled.errors import InputError, MissingDependency
 from decoupled.integrations import scoring
@@ -9,7 +11,8 @@ from decoupled.search.engine import Engine
 try:
     from llama_index.core.bridge.pydantic import Field
     from llama_index.core.postprocessor.types import BaseNodePostprocessor
-    from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
+    from llama_index.core.retrievers import BaseRetriever
+    from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
 except ImportError:
     raise MissingDependency("llama-index-core", "llama-index") from None
 
@@ -45,3 +48,24 @@ class DecoupledRerank(BaseNodePostprocessor):
         ]
         ranked = scoring.rank(self.engine, query_bundle.query_str, texts, self.top_n)
         return [NodeWithScore(node=nodes[place].node, score=score) for place, score in ranked]
+
+
+class DecoupledRetriever(BaseRetriever):
+    """The best passages of the engine's index as nodes; with `prune`, the sentences of them that matter."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        k: int = 5,
+        where: dict[str, object] | None = None,
+        prune: float | Literal["auto"] | None = None,
+    ) -> None:
+        super().__init__()
+        self._engine, self._k, self._where, self._prune = engine, k, where, prune
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        query, how = query_bundle.query_str, (self._k, self._where, self._prune)
+        return [
+            NodeWithScore(node=TextNode(id_=p.id, text=p.text, metadata=p.meta), score=p.score)
+            for p in scoring.retrieve(self._engine, query, *how)
+        ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from decoupled.errors import InputError
+from decoupled.index.store.base import Where
 from decoupled.index.stored import joined
 from decoupled.search.engine import Engine
 from decoupled.search.request import Listed, listed
@@ -35,6 +36,36 @@ def rank(
     hits = engine.rerank(query, ids=listing.ids, texts=listing.texts)
     hits.check_whole()
     return [(n, hit.score) for hit in hits for n in listing.positions[hit.id]][:k]
+
+
+class Retrieved(NamedTuple):
+    """A passage of an index, as another framework takes it."""
+
+    id: str
+    text: str
+    score: float
+    meta: dict[str, Any]
+
+
+def retrieve(
+    engine: Engine, query: str, k: int, where: Where | None, prune: float | str | None
+) -> list[Retrieved]:
+    """The best passages of the index, with title, score and place among their metadata; pruned if asked.
+
+    A passage of which nothing matters to the query is left out.
+    """
+    hits = engine.search(query, k, where=where, prune=prune)  # type: ignore[arg-type]
+    hits.check_whole()
+    return [
+        Retrieved(
+            id=hit.id,
+            text=hit.shown_text,
+            score=hit.score,
+            meta={**hit.meta, "title": hit.title, "relevance_score": hit.score},
+        )
+        for hit in hits
+        if hit.pruned_text != ""
+    ]
 
 
 def ask(

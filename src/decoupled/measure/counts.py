@@ -66,7 +66,9 @@ def work(
 
 def _input(spec: ModelSpec, side: Side, tokens: int) -> int:
     width, vector = spec.encoder.width, spec.vector
-    lower = (*spec.layers[: spec.split], *(vector.layers if vector else ()))
+    # By keys and values a query reads each passage in every layer, so that no layer runs but once.
+    alone = 0 if spec.store == "kv" and side == "query" else spec.split
+    lower = (*spec.layers[:alone], *(vector.layers if vector else ()))
     total = tokens * spec.encoder.embedding.macs(width)
     total += sum(
         layer.macs(width, rows=tokens, tokens=tokens, table=_relative(spec)) for layer in lower
@@ -84,6 +86,9 @@ def _cross(spec: ModelSpec, query: int, passage: int, heads: Sequence[HeadSpec])
     last = 1 + passage if any(head.kind == "span" for head in heads) else 1
     if not heads or any(head.reads_all for head in heads):
         last = both
+    for layer in spec.layers[: spec.split] if spec.store == "kv" else ():
+        seen = 2 * query * passage * layer.attention.units * layer.attention.unit_width
+        total += seen + layer.macs(width, rows=query, tokens=query)
     upper = spec.layers[spec.split :]
     for number, layer in enumerate(upper, 1):
         rows = last if number == len(upper) else both

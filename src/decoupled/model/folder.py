@@ -384,13 +384,14 @@ def fingerprint(spec: ModelSpec, tensors: Tensors, tokenizer_json: str) -> str:
     """
     digest = hashlib.sha256()
     described = to_json(spec)
-    layers = described["encoder"]["layers"][: spec.split]
+    encoder = described["encoder"]
     fixed = {
         name: described[name]
-        for name in ("family", "text", "split", "positions", "projection", "vector")
+        for name in ("family", "text", "split", "positions", "projection", "vector", "store")
+        if name in described  # `store` is not at its default
     }
-    fixed["embedding"], fixed["layers"] = described["encoder"]["embedding"], layers
-    fixed["relative"] = described["encoder"]["relative"]
+    fixed |= {name: encoder[name] for name in ("embedding", "relative")}
+    fixed["layers"] = encoder["layers"][: spec.split]
     digest.update(json.dumps(fixed, sort_keys=True).encode())
     digest.update(hashlib.sha256(tokenizer_json.encode("utf-8", "surrogatepass")).digest())
     for name in sorted(n for n in tensors if spec.is_input(n)):

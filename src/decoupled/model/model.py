@@ -17,7 +17,8 @@ from decoupled.model import folder
 from decoupled.model.hf import checkpoint, convert
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.head import HeadSpec
-from decoupled.model.spec import CrossEmbed, ModelSpec, OneWay, Positions
+from decoupled.model.prompts import prompt_spec
+from decoupled.model.spec import CrossEmbed, ModelSpec, OneWay, Positions, Stored
 from decoupled.model.split import with_split
 from decoupled.model.tokens import Tokenizer, text_spec
 
@@ -60,22 +61,29 @@ class Model:
         one_way: OneWay = (),
         passage_tokens: int | None = None,
         stride: int | None = None,
+        store: Stored = "state",
     ) -> Model:
         """Split a Hugging Face checkpoint (folder or hub name), a model folder or a model at layer `at`.
 
         The weights stay as they are. `at=0` is the ordinary joint model. Positions default to `joint` there
         and to `restart` elsewhere. In the layers `one_way` (counted from 1, or `auto`) passages stay as they
-        were stored and only the query advances: far cheaper, and in need of `distill`.
+        were stored and only the query advances: far cheaper, and in need of `distill`. Of a decoder that
+        reads the passage first, `store="kv"` keeps every score.
         """
         if not isinstance(at, int):
             raise SpecError(f"at={at!r}; give a layer, or have agreement.deepest_split measure one")
         whole = source if isinstance(source, Model) else cls.open(source)
         spec = with_split(
-            whole.spec, at, positions=positions, cross_embed=cross_embed, one_way=one_way
+            whole.spec,
+            at,
+            positions=positions,
+            cross_embed=cross_embed,
+            one_way=one_way,
+            store=store,
         )
         text = spec.text
         if passage_tokens is not None:
-            special = len(text.passage_prefix) + len(text.passage_suffix)
+            special = text.passage_tokens - whole.tokenizer.passage_room
             if passage_tokens <= special:
                 raise SpecError(
                     f"passage_tokens={passage_tokens}, but {special} of a window are special tokens; "
@@ -90,19 +98,23 @@ class Model:
         return whole.rebuild(replace(spec, text=text), did)
 
     @classmethod
-    def open(cls, source: str | Path) -> Model:
-        """A model folder as it is, or a Hugging Face checkpoint as the joint model (split 0)."""
+    def open(cls, source: str | Path, template: str | None = None) -> Model:
+        """A model folder as it is, or a Hugging Face checkpoint as the joint model (split 0).
+
+        A decoder reads a `template`, a name or a JSON file; by default that which its name stands for.
+        """
         if folder.is_model(source):
             return cls.load(source)
-        read = convert.load(source)
+        read = convert.load(source, template)
         encoder = read.encoder
         with checkpoint.readable(read.folder):
             tokenizer_json = checkpoint.tokenizer_file(read.folder).read_text(encoding="utf-8")
-        text = text_spec(
-            tokenizer_json,
-            max_tokens=encoder.max_tokens,
-            types=encoder.embedding.types,
-        )
+        longest = encoder.max_tokens
+        if read.template is not None:
+            text = prompt_spec(tokenizer_json, read.template, max_tokens=longest)
+        else:
+            types = encoder.embedding.types
+            text = text_spec(tokenizer_json, max_tokens=longest, types=types)
         spec = ModelSpec(family=read.family, encoder=encoder, heads=read.heads, text=text)
         net = build(spec, read.weights)
         tokenizer = Tokenizer(tokenizer_json, text, encoder.embedding.vocab)

@@ -20,14 +20,17 @@ from decoupled.model.parts.late import LateSpec
 from decoupled.model.parts.layer import Block, LayerSpec
 from decoupled.model.parts.linear import WHOLE, Tensors, TensorSpec
 from decoupled.model.parts.norm import NormSpec
+from decoupled.model.parts.prompt import Prompt, check_prompt
+from decoupled.model.parts.prompt import Side as Side
 from decoupled.model.parts.structure import Structure
 from decoupled.model.scoring import Scoring
 
-Side = Literal["query", "passage"]
 Positions = Literal["typical", "restart", "offset", "joint"]
 """Where a passage begins in the input component: after a typical query, at 0, after the longest query, or
 (in a joint model) after its own query. In the cross component it follows its own query, but with `offset`."""
 CrossEmbed = Literal["none", "add", "add_ln"]
+Stored = Literal["state", "kv"]
+"""What is stored of a passage: the state at the split, or with it keys and values of the layers below."""
 OneWay = Sequence[int] | Literal["auto"]
 """Layers whose passages stay as they were stored, counted from 1; `auto` is all that the heads allow."""
 
@@ -105,6 +108,13 @@ class TextSpec:
     stride: int = 128
     """Text tokens from the start of one window to the start of the next."""
     structure: Structure | None = field(default=None, metadata={**LATER, "key": "tree"})
+    prompt: Prompt | None = field(default=None, metadata=LATER)
+    """The words that a decoder reads around both texts, and the text that it reads first."""
+
+    @property
+    def passage_first(self) -> bool:
+        """Whether the query comes after the passage."""
+        return self.prompt is not None and self.prompt.first == "passage"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +147,8 @@ class ModelSpec:
     heads: tuple[HeadSpec, ...] = ()
     split: int = 0
     positions: Positions = "joint"
+    store: Stored = field(default="state", metadata=LATER)
+    """With `kv` the query reads a passage in every layer, so that no split changes a score."""
     stand_in: int = field(default=0, metadata=LATER)
     """Learned rows that each text is read beside in the input component, in place of the other text."""
     cross_embed: CrossEmbed = "none"
@@ -207,11 +219,20 @@ class ModelSpec:
     def state_width(self, side: Side) -> int:
         """Width of the states that leave the input component."""
         projection = self.projection if self.projected(side) else None
-        return projection.width if projection else self.encoder.width
+        width = projection.width if projection else self.encoder.width
+        return width + (self.cached_width if side == "passage" else 0)
+
+    @property
+    def cached_width(self) -> int:
+        """Numbers of a passage token's keys and values that are stored beside its state."""
+        cached = self.layers[: self.split] if self.store == "kv" else ()
+        return sum(layer.attention.cached_width for layer in cached)
 
     @property
     def codec(self) -> str:
         """How an index stores states where nothing else is said."""
+        if self.store == "kv":
+            return "fp16"  # keys of many layers share no scale
         return "int4" if self.projection is not None and self.projection.bits == 4 else "int8"
 
     @property
@@ -221,7 +242,7 @@ class ModelSpec:
 
     def first_position(self, side: Side) -> int:
         """Position of a side's first token in the input component, when it does not depend on the query."""
-        if side == "query" or self.positions in ("restart", "joint"):
+        if side == "query" or self.positions in ("restart", "joint") or self.text.passage_first:
             return 0
         return self.text.query_tokens if self.positions == "offset" else max(TYPICAL, self.stand_in)
 
@@ -281,6 +302,7 @@ def check(spec: ModelSpec) -> None:
             "query; choose 'typical', 'restart' or 'offset', or split=0"
         )
     _check_stand_in(spec)
+    check_prompt(spec)
     embedding, text = spec.encoder.embedding, spec.text
     if spec.cross_embed != "none" and not embedding.positions:
         raise SpecError(

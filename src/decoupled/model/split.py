@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from decoupled.errors import SpecError
-from decoupled.model.spec import VECTOR, CrossEmbed, EncoderSpec, ModelSpec, OneWay, Positions
+from decoupled.model.spec import (
+    VECTOR,
+    CrossEmbed,
+    EncoderSpec,
+    ModelSpec,
+    OneWay,
+    Positions,
+    Stored,
+)
 
 
 def with_split(
@@ -16,6 +24,7 @@ def with_split(
     positions: Positions | None = None,
     cross_embed: CrossEmbed = "none",
     one_way: OneWay = (),
+    store: Stored = "state",
 ) -> ModelSpec:
     """The same encoder split at layer `at`; positions default to joint at 0 and typical elsewhere.
 
@@ -27,7 +36,7 @@ def with_split(
         kept = None if VECTOR in spec.stacks else spec.vector
         spec = replace(spec, late=None, exits=(), vector=kept, stand_in=0)
     moved = replace(spec, encoder=_frozen(spec.encoder, ()))
-    split = replace(moved, split=at, positions=chosen, cross_embed=cross_embed)
+    split = replace(moved, split=at, positions=chosen, cross_embed=cross_embed, store=store)
     return with_one_way(split, one_way) if one_way else split
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import tokenizers
 
 from decoupled.errors import InputError, panics
+from decoupled.model.parts.prompt import SIDES, Body, Side, body_of
 from decoupled.model.spec import TextSpec
 
 Ids = npt.NDArray[np.int32]
@@ -70,6 +71,12 @@ class Tokenizer:
         self.spec = spec
         self._vocab = vocab
         self._tokenizer = parse_tokenizer(json)
+        self._around: dict[Side, tuple[list[int], list[int]]] = {}
+        """Tokens of the words of a prompt that are tokenised with a text, were they alone."""
+        if spec.prompt is not None:
+            for side in SIDES:
+                before, after = self._encode(spec.prompt.around(side))
+                self._around[side] = before.ids, after.ids
 
     def query(self, text: str) -> Ids:
         """Token ids of a query, cut to the model's limit."""
@@ -78,15 +85,20 @@ class Tokenizer:
     def queries(self, texts: Sequence[str]) -> list[Ids]:
         """Token ids of many queries."""
         spec, room = self.spec, self.query_room
-        with panics(_unreadable):  # no offsets are needed
-            clean = [mend(text) for text in texts]
-            encodings = self._tokenizer.encode_batch_fast(clean, add_special_tokens=False)
-        return [self._ids(spec.query_prefix, e.ids[:room], spec.query_suffix) for e in encodings]
+        if spec.prompt is not None:
+            bodies = [body.first(room) for body in self._bodies("query", texts)]
+        else:
+            with panics(_unreadable):  # no offsets are needed
+                clean = [mend(text) for text in texts]
+                encodings = self._tokenizer.encode_batch_fast(clean, add_special_tokens=False)
+            bodies = [e.ids[:room] for e in encodings]
+        return [self._ids(spec.query_prefix, ids, spec.query_suffix) for ids in bodies]
 
     @property
     def query_room(self) -> int:
         """Tokens of a query that are read, special ones aside."""
-        return self.spec.query_tokens - len(self.spec.query_prefix) - len(self.spec.query_suffix)
+        special = len(self.spec.query_prefix) + len(self.spec.query_suffix)
+        return self.spec.query_tokens - special - sum(map(len, self._around.get("query", ())))
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text has, special ones aside."""
@@ -134,8 +146,8 @@ class Tokenizer:
     @property
     def passage_room(self) -> int:
         """Tokens of a passage that are read at once, special ones aside."""
-        spec = self.spec
-        return spec.passage_tokens - len(spec.passage_prefix) - len(spec.passage_suffix)
+        special = len(self.spec.passage_prefix) + len(self.spec.passage_suffix)
+        return self.spec.passage_tokens - special - sum(map(len, self._around.get("passage", ())))
 
     def stretches(self, text: str, tokens: int, chars: int) -> list[str]:
         """The text in pieces of at most so many tokens and characters."""
@@ -170,8 +182,8 @@ class Tokenizer:
         # One empty list for all texts is safe: titles are read and never changed.
         before = self._titles(titles) if titles is not None else [[]] * len(texts)
         split = [
-            self._windows(text, encoding, title)
-            for text, encoding, title in zip(texts, self._encode(texts), before, strict=True)
+            self._windows(text, body, title)
+            for text, body, title in zip(texts, self._bodies("passage", texts), before, strict=True)
         ]
         structure, first = self.spec.structure, len(self.spec.passage_prefix)
         if structure is None:
@@ -220,13 +232,25 @@ class Tokenizer:
         with panics(_unreadable):
             return self._tokenizer.encode_batch(clean, add_special_tokens=False)
 
-    def _windows(self, text: str, encoding: tokenizers.Encoding, title: list[int]) -> list[Window]:
-        ids, offsets = encoding.ids, encoding.offsets  # each access builds a new list
-        tokens = len(ids)
-        room = self.passage_room - len(title)
+    def _bodies(self, side: Side, texts: Sequence[str]) -> list[Body]:
+        """The tokens of each text within the words of the prompt, where there is one."""
+        if self.spec.prompt is None:
+            return [Body(e.ids, e.offsets) for e in self._encode(texts)]
+        before, after = self.spec.prompt.around(side)
+        whole = self._encode([f"{before}{text}{after}" for text in texts])
+        # A window that is not the last of its text ends with the tokens that the words have alone.
+        alone = self._around[side][1]
+        return [
+            body_of(e, len(before), len(text), alone) for e, text in zip(whole, texts, strict=True)
+        ]
+
+    def _windows(self, text: str, body: Body, title: list[int]) -> list[Window]:
+        ids, offsets, tokens = body.ids, body.offsets, len(body.ids)
+        title = [*body.before, *title]
+        room = self.passage_room - (len(title) - len(body.before))
         spans = list(window_spans(tokens, room, min(self.spec.stride, room)))
         if len(spans) == 1:
-            return [self._window(text, 0, title, ids, offsets)]
+            return [self._window(text, 0, title, ids, offsets, body.after)]
         windows = []
         for number, (first, last) in enumerate(spans):
             # Offsets need not ascend, so the bounds are taken over all tokens.
@@ -234,9 +258,9 @@ class Tokenizer:
             end = max(o[1] for o in offsets[first:last])
             # The slices of all windows together must hold every character of the passage.
             end = len(text) if last == tokens else max(end, offsets[spans[number + 1][0]][0])
-            windows.append(
-                self._window(text[start:end], start, title, ids[first:last], offsets[first:last])
-            )
+            own = ids[first:last], offsets[first:last]
+            trail = body.after if last == tokens else body.alone
+            windows.append(self._window(text[start:end], start, title, *own, trail))
         return windows
 
     def _window(
@@ -246,14 +270,16 @@ class Tokenizer:
         title: list[int],
         ids: list[int],
         offsets: list[tuple[int, int]],
+        trail: Sequence[int],
     ) -> Window:
         prefix = (*self.spec.passage_prefix, *title)
-        before, after = len(prefix), len(self.spec.passage_suffix)
+        suffix = (*trail, *self.spec.passage_suffix)
+        before, after = len(prefix), len(suffix)
         table = np.zeros((before + len(ids) + after, 2), np.int32)
         if ids:
             table[before : before + len(ids)] = np.asarray(offsets, np.int32) - start
         return Window(
-            ids=self._ids(prefix, ids, self.spec.passage_suffix),
+            ids=self._ids(prefix, ids, suffix),
             offsets=table,
             text=text,
             start=start,

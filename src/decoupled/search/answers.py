@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.index.record import Excerpt
+from decoupled.model.language import is_language, query_note
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.scoring import Floats, Scoring, sigmoid
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Ragged
+from decoupled.model.tokens import Tokenizer
 from decoupled.search.request import Request, SearchRun, attempt, timed
 from decoupled.search.results import Answer, Answers, Evidence, Hit, Hits, Label, Labels
 from decoupled.search.spans import widened
@@ -56,6 +58,17 @@ def outcome(spec: ModelSpec, search: SearchRun) -> Outcome:
             return replace(result, timing=search.timing())
     assert search.error is not None
     return search.error
+
+
+def noted(tokenizer: Tokenizer, request: Request, result: Outcome) -> Outcome:
+    """The result with a note if the model cannot read the query; what is no language has no answer."""
+    note = query_note(tokenizer, request.query)
+    if note is None or isinstance(result, Exception):
+        return result
+    silent = request.threshold == "auto" and not is_language(request.query)
+    if isinstance(result, Answers) and silent:
+        result = replace(result, items=(), rejected=(*result.items, *result.rejected))
+    return replace(result, notes=(note,))
 
 
 def _hits(spec: ModelSpec, search: SearchRun) -> Hits:

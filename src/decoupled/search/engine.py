@@ -9,6 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from decoupled.errors import DecoupledError, InputError
 from decoupled.index.index import Index
 from decoupled.index.manifest import describe, is_index
@@ -16,16 +19,16 @@ from decoupled.index.store.base import Snapshot, Where
 from decoupled.index.store.state_cache import MemoryUsage, StateCache
 from decoupled.model import annex
 from decoupled.model.codec import Codec
-from decoupled.model.language import is_language, query_note
-from decoupled.model.spec import ModelSpec
+from decoupled.model.jsonable import JsonObject
+from decoupled.model.spec import ModelSpec, Side
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Cancellable, Runtime
 from decoupled.runtime.open import open_runtime
-from decoupled.search.answers import Outcome, outcome
+from decoupled.search.answers import Outcome, noted, outcome
 from decoupled.search.blend import blend, worth_reading
 from decoupled.search.cross import cross_searches
 from decoupled.search.fetch import DeviceCache, Fetched, TextCache, TextEncoder, fetch
-from decoupled.search.first_stage import Candidates, blended, first_stage
+from decoupled.search.first_stage import Candidates, blended, embed, first_stage
 from decoupled.search.late_interaction import LateInteraction, open_late_interaction, per_result
 from decoupled.search.request import (
     CANDIDATES,
@@ -126,7 +129,7 @@ class Engine:
         """The model's spec."""
         return self.runtime.spec if self.index is None else self.index.spec
 
-    def search(
+    def search(  # noqa: PLR0913 (the options of the command)
         self,
         query: str,
         k: int = 10,
@@ -137,25 +140,21 @@ class Engine:
         blend: float = 1.0,
         raw: bool = False,
         show_first_stage: bool = False,
+        prune: float | Literal["auto"] | None = None,
+        highlight: bool = False,
     ) -> Hits:
         """The `k` best passages of the index for a query.
 
         `where` filters by metadata, e.g. `{"year": {"gte": 1990}, "lang": ["en", "de"]}`. A model that learnt
         to adds BM25 and the cosine to its rank logit, `blend` times as much; 0 leaves them out. Scores are
-        probabilities, or logits with `raw`. With `show_first_stage` each hit says where that had it.
+        probabilities, or logits with `raw`. With `show_first_stage` each hit says where that had it. `prune`
+        gives `pruned_text`: the sentences that matter with that probability or more, `auto` as measured;
+        `highlight` the place of the one that matters most.
         """
-        request = Request(
-            query=query,
-            head="rank",
-            k=k,
-            retrieve=True,
-            first_stage=first_stage,
-            candidates=max(candidates, k),
-            where=where,
-            blend=blend,
-            raw=raw,
-            show_first_stage=show_first_stage,
-        )
+        stage = {"first_stage": first_stage, "candidates": max(candidates, k), "where": where}
+        shown = {"raw": raw, "show_first_stage": show_first_stage, "highlight": highlight}
+        how: JsonObject = {**stage, **shown, "retrieve": True, "blend": blend, "prune": prune}
+        request = Request(query=query, head="rank", k=k, **how)
         return self._result(request, Hits)
 
     def rerank(
@@ -166,14 +165,17 @@ class Engine:
         texts: Sequence[str | Passage] = (),
         k: int | None = None,
         raw: bool = False,
+        prune: float | Literal["auto"] | None = None,
+        highlight: bool = False,
     ) -> Hits:
         """Passages of the index by id, texts, or both, most relevant first.
 
         Texts are encoded on the fly; a plain string gets its position in the list as id. A long text counts
-        with its best window.
+        with its best window. `prune` and `highlight` are as in `search`.
         """
-        passages = as_passages(texts)
-        request = Request(query=query, head="rank", k=k, ids=as_ids(ids), texts=passages, raw=raw)
+        passages = {"ids": as_ids(ids), "texts": as_passages(texts)}
+        how: JsonObject = {**passages, "raw": raw, "prune": prune, "highlight": highlight}
+        request = Request(query=query, head="rank", k=k, **how)
         return self._result(request, Hits)
 
     def ask(  # noqa: PLR0913 (the options of the command)
@@ -188,6 +190,8 @@ class Engine:
         where: Where | None = None,
         threshold: float | Literal["auto"] = "auto",
         hops: int = 1,
+        prune: float | Literal["auto"] | None = None,
+        highlight: bool = False,
     ) -> Answers:
         """The best answers: spans of the candidates, or of the given ids and texts; none where none is good.
 
@@ -196,22 +200,24 @@ class Engine:
         say the same, as SQuAD compares answers, are one answer with all of them as `evidence`. Answers below
         `threshold` are under `rejected` instead: `auto` is the score that the model learnt from questions
         without an answer, 0 always answers. Those far less likely than the best are left out. From 2 `hops`
-        on, the best and what they are linked to are read together.
+        on, the best and what they are linked to are read together. `prune` and `highlight` are as in
+        `search`, of the passage of each answer.
         """
-        request = Request(
-            query=question,
-            head="span",
-            k=k,
-            retrieve=ids is None and texts is None and self.index is not None,
-            first_stage=first_stage,
-            candidates=candidates,
-            where=where,
-            ids=as_ids(ids or ()),
-            texts=as_passages(texts or ()),
-            threshold=threshold,
-            hops=hops,
-        )
+        retrieve = ids is None and texts is None and self.index is not None
+        passages = {
+            "ids": as_ids(ids or ()),
+            "texts": as_passages(texts or ()),
+            "retrieve": retrieve,
+        }
+        stage = {"first_stage": first_stage, "candidates": candidates, "where": where}
+        shown = {"threshold": threshold, "prune": prune, "highlight": highlight}
+        how: JsonObject = {**passages, **stage, **shown, "hops": hops}
+        request = Request(query=question, head="span", k=k, **how)
         return self._result(request, Answers)
+
+    def embed(self, texts: Sequence[str], *, side: Side = "passage") -> npt.NDArray[np.float32]:
+        """`[P,V]`: the first-stage vector of each text, of length one; a long text counts in part."""
+        return embed(self.runtime, [passage.text for passage in as_passages(texts)], side)
 
     def classify(self, pairs: Sequence[tuple[str, str]], *, raw: bool = False) -> list[Label]:
         """The class of each (query, passage) pair; a long passage counts with its most certain window."""
@@ -252,7 +258,12 @@ class Engine:
         cross_searches(self.spec, self._cancellable(cancelled), short, budget)
         again = {search: outcome(self.spec, search) for search in short}
         results = [again.get(s, result) for s, result in zip(searches, outcomes, strict=True)]
-        return [self._noted(s.request, result) for s, result in zip(searches, results, strict=True)]
+        if any(search.request.prunes for search in searches):
+            pruner = annex.load("prune_text.prune").Pruner(self._cancellable(cancelled), self.index)
+            results = [pruner.prune(s, result) for s, result in zip(searches, results, strict=True)]
+        origins = self.index.origins if self.index and self.links else None
+        linked = zip(searches, (with_links(result, origins) for result in results), strict=True)
+        return [noted(self.runtime.tokenizer, s.request, result) for s, result in linked]
 
     def score(
         self,
@@ -340,17 +351,6 @@ class Engine:
             raise result
         assert isinstance(result, kind)
         return result
-
-    def _noted(self, request: Request, result: Outcome) -> Outcome:
-        """The result with links, and a note if the model cannot read the query; no language has no answer."""
-        result = with_links(result, self.index.origins if self.index and self.links else None)
-        note = query_note(self.runtime.tokenizer, request.query)
-        if note is None or isinstance(result, Exception):
-            return result
-        silent = request.threshold == "auto" and not is_language(request.query)
-        if isinstance(result, Answers) and silent:
-            result = replace(result, items=(), rejected=(*result.items, *result.rejected))
-        return replace(result, notes=(note,))
 
     def _fetch(self, search: SearchRun, candidates: Candidates, snapshot: Snapshot) -> Fetched:
         """Read the states of the candidates, from memory or the device where they are there."""

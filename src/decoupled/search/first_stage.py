@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import InputError
+from decoupled.index.encode import encode_texts
 from decoupled.index.store.base import Ranking, Rows, Snapshot, Where, ranking
 from decoupled.model import annex
 from decoupled.model.scoring import Floats, Scoring
-from decoupled.model.spec import ModelSpec
+from decoupled.model.spec import ModelSpec, Side
+from decoupled.runtime.base import Runtime
 from decoupled.search.request import CANDIDATES, FirstStage, Request
 
 FUSION = 60
@@ -183,3 +185,16 @@ def fuse(rankings: list[Ranking], k: int) -> Ranking:
     unique, where = np.unique(rows, return_inverse=True)
     scores = np.bincount(where, weights=gains, minlength=len(unique)).astype(np.float32)
     return ranking(unique.astype(np.int64), scores, k)
+
+
+def embed(runtime: Runtime, texts: Sequence[str], side: Side) -> npt.NDArray[np.float32]:
+    """The vector of each text, of length one; a passage beyond the model counts with its beginning."""
+    if runtime.spec.vector is None:
+        raise InputError("this model has no first-stage vector; choose one that learnt it")
+    tokenizer = runtime.tokenizer
+    if side == "query":
+        ids = tokenizer.queries(texts)
+    else:
+        ids = [windows[0].ids for windows in tokenizer.windows(texts)]
+    vectors = encode_texts(runtime, side, ids).vectors
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

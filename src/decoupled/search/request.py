@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,10 @@ CANDIDATES = 100
 def _visible(letter: str) -> bool:
     """Whether a character is more than a space, a control character or one without width."""
     return unicodedata.category(letter) not in ("Cc", "Cf", "Zl", "Zp", "Zs")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +73,10 @@ class Request:
     """With 2 or more, candidates are followed along their links and read together (`methods/hop`)."""
     show_first_stage: bool = False
     """Whether each hit comes with its rank and score in the first stage."""
+    prune: float | Literal["auto"] | None = None
+    """Leave out of `pruned_text` the sentences that matter with a lower probability; `auto`: as measured."""
+    highlight: bool = False
+    """Whether each passage comes with the place of the sentence that matters most."""
     part: bool = False
     """Asked of a shard: answers come unmerged, to be merged with those of the others."""
 
@@ -79,11 +87,18 @@ class Request:
             raise InputError("the query is empty; write what to look for")
         if not 0 <= self.blend < math.inf:
             raise InputError(f"blend={self.blend}; choose 0 for the rank head alone, 1 as learnt")
+        if not (self.prune in (None, "auto") or (_is_number(self.prune) and 0 <= self.prune <= 1)):
+            raise InputError(f"prune={self.prune!r}; choose a probability from 0 to 1, or 'auto'")
         if self.read not in ("auto", "all"):
             raise InputError(f"read={self.read!r}; choose auto or all")
         for name, value in (("k", self.k), ("candidates", self.candidates), ("hops", self.hops)):
             if value is not None and value < 1:
                 raise InputError(f"{name}={value}; choose 1 or more")
+
+    @property
+    def prunes(self) -> bool:
+        """Whether the sentences of the results are looked at."""
+        return self.prune is not None or self.highlight
 
     @property
     def reads_index(self) -> bool:
@@ -157,6 +172,8 @@ class SearchRun:
         """The windows that the cross component reads."""
         self.all_windows: Windows | None = None
         """All windows of the request, where some of them are left unread."""
+        self.shown: dict[tuple[str, int], int] = {}
+        """The window of each result, by the id of its passage and where the window begins in it."""
         self.error: Exception | None = None
         self.spent: dict[str, float] = {}
         self._started = time.perf_counter()
@@ -175,7 +192,9 @@ class SearchRun:
     def describe(self, which: Sequence[int]) -> list[tuple[object, Excerpt]]:
         """As `Windows.describe`, which reads texts of the index."""
         with timed("fetch_ms", self):
-            return self.windows.describe(which)
+            described = self.windows.describe(which)
+        self.shown |= {(e.id, e.start): n for n, (_, e) in zip(which, described, strict=True)}
+        return described
 
     def first_stage(self, window: int) -> dict[str, dict[str, float]] | None:
         """Rank, from 1, and score of a window in each ranking that holds it."""
@@ -284,12 +303,16 @@ def listed(ids: Mapping[int, str], texts: Mapping[int, str]) -> Listed:
     return Listed(tuple(dict.fromkeys(ids.values())), passages, positions)
 
 
-def parse_threshold(text: str) -> float | Literal["auto"]:
-    """The `threshold` of a request, as it is typed."""
+@overload
+def parse_threshold(text: str, option: str = ...) -> float | Literal["auto"]: ...
+@overload
+def parse_threshold(text: str | None, option: str) -> float | Literal["auto"] | None: ...
+def parse_threshold(text: str | None, option: str = "threshold") -> float | Literal["auto"] | None:
+    """The `threshold` or `prune` of a request, as it is typed."""
     try:
-        return "auto" if text == "auto" else float(text)
+        return "auto" if text == "auto" else None if text is None else float(text)
     except ValueError:
-        raise OptionError("threshold", f"is {text!r}; give a score such as 0.5, or auto") from None
+        raise OptionError(option, f"is {text!r}; give a score such as 0.5, or auto") from None
 
 
 def parse_filter(text: str) -> dict[str, object]:

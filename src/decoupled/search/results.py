@@ -16,8 +16,17 @@ def percent(share: float) -> str:
     return f"{100 * share:.{int(share < 0.0995)}f} %"
 
 
-# Fields that JSON has only where they have a value.
-_RARE = frozenset({"first_stage", "link"})
+Spans = tuple[tuple[int, int], ...]
+# Fields that JSON has only where they have a value; what pruning left may be empty.
+_RARE = frozenset({"first_stage", "link", "highlight"})
+_PRUNED = frozenset({"pruned_text", "kept", "sentences"})
+
+
+def _shown(result: Any) -> dict[str, object]:
+    """The fields of a hit or a place; what was not asked for is left out."""
+    fields = {**vars(result), "meta": dict(result.meta)}
+    rare = {n for n, v in fields.items() if (n in _RARE and not v) or (n in _PRUNED and v is None)}
+    return {name: value for name, value in fields.items() if name not in rare}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +44,19 @@ class Hit:
     """Its rank and score in each ranking of the first stage, where those were asked for."""
     link: str = ""
     """The address that opens its file, at its page; empty where the index knows no file."""
+    pruned_text: str | None = None
+    """The sentences of `text` that matter to the query, where pruning was asked for; may be empty."""
+    kept: Spans | None = None
+    """Where those stand in `text`, in characters."""
+    sentences: tuple[tuple[int, int, float], ...] | None = None
+    """Start and end of every sentence of `text`, and the probability that it matters."""
+    highlight: tuple[int, int] | None = None
+    """Where the sentence that matters most stands in `text`, if asked for."""
+
+    @property
+    def shown_text(self) -> str:
+        """The pruned text, or the text where nothing was pruned."""
+        return self.text if self.pruned_text is None else self.pruned_text
 
     @property
     def document(self) -> str:
@@ -48,8 +70,7 @@ class Hit:
 
     def to_json(self) -> dict[str, object]:
         """The object that `search --json` prints for this hit."""
-        shown = {**vars(self), "meta": dict(self.meta)}
-        return {name: value for name, value in shown.items() if name not in _RARE or value}
+        return _shown(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +88,11 @@ class Evidence:
     """Where `passage` begins, when it is a window of a passage longer than the model."""
     link: str = ""
     """The address that opens its file, at its page; empty where the index knows no file."""
+    pruned_text: str | None = None
+    """The sentences of `passage` that matter to the question, where pruning was asked for."""
+    kept: Spans | None = None
+    sentences: tuple[tuple[int, int, float], ...] | None = None
+    highlight: tuple[int, int] | None = None
 
     @property
     def document(self) -> str:
@@ -80,8 +106,7 @@ class Evidence:
 
     def to_json(self) -> dict[str, object]:
         """All fields; part of what `ask --json` prints."""
-        shown = {**vars(self), "meta": dict(self.meta)}
-        return {name: value for name, value in shown.items() if name not in _RARE or value}
+        return _shown(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,6 +112,17 @@ def read_files(
     chosen: Chosen,
 ) -> Iterator[Passage]:
     """The passages of files in their order; an archive gives those of its members."""
+    return (p for _, p in passages_by_file(files, problems, on_bytes, chunker, chosen))
+
+
+def passages_by_file(
+    files: Iterable[File],
+    problems: Problems,
+    on_bytes: OnBytes | None,
+    chunker: Chunker,
+    chosen: Chosen,
+) -> Iterator[tuple[File, Passage]]:
+    """As `read_files`, each passage with the file that it is from."""
     with Readers() as readers:
         for file in readers.ahead(files):
             members_of: Iterable[File] = [file]
@@ -119,12 +130,14 @@ def read_files(
                 members_of = members(file, format_of, problems, chosen, on_bytes)
             for member in members_of:
                 if member.format.blocks is not None:
-                    yield from _document(member, problems, on_bytes, chunker, readers)
+                    passages = _document(member, problems, on_bytes, chunker, readers)
                 else:
                     rows = read_rows(member, problems, on_bytes, readers)
                     parse = _parser(member, problems, chosen.text_field)
-                    for passage in parse_rows(member, rows, parse, problems):
-                        yield from chunker.record(passage)
+                    parsed = parse_rows(member, rows, parse, problems)
+                    passages = (cut for row in parsed for cut in chunker.record(row))
+                for passage in passages:
+                    yield file, passage
 
 
 def _document(

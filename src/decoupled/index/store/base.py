@@ -122,8 +122,8 @@ class Snapshot(Protocol):
     def texts(self, rows: Rows) -> list[Excerpt]:
         """Text, title, metadata and token offsets of these rows, in their order."""
 
-    def scan(self) -> Iterator[Excerpt]:
-        """Every record in turn, in bounded memory."""
+    def scan(self, where: Where | None = None) -> Iterator[Excerpt]:
+        """Every record that passes the filter in turn, in bounded memory."""
 
 
 @dataclass(frozen=True, kw_only=True)

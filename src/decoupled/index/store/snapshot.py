@@ -285,8 +285,12 @@ class LanceSnapshot:
         with self._reading():
             return excerpts_of(table)
 
-    def scan(self) -> Iterator[Excerpt]:
-        """Every record in turn, a few thousand in memory at a time."""
+    def scan(self, where: Where | None = None) -> Iterator[Excerpt]:
+        """Every record that passes the filter in turn, a few thousand in memory at a time."""
+        if (allowed := self._allowed(where, None)) is not None:
+            for start in range(0, len(allowed.rows), _BATCH):
+                yield from self.texts(allowed.rows[start : start + _BATCH])
+            return
         with self._reading() as dataset:
             scanner = dataset.scanner(
                 columns=self._excerpt, filter=f"window != {MARKER}", batch_size=_BATCH

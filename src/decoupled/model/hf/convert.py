@@ -12,16 +12,25 @@ import torch
 from torch import Tensor
 
 from decoupled.errors import SpecError, WeightsError
-from decoupled.model.hf import bert
-from decoupled.model.hf.checkpoint import read_config, read_weights, readable, resolve
+from decoupled.model.hf import bert, decoder
+from decoupled.model.hf.checkpoint import (
+    read_config,
+    read_weights,
+    readable,
+    resolve,
+    tokenizer_file,
+)
 from decoupled.model.hf.deberta import DEBERTA
 from decoupled.model.hf.family import Family
 from decoupled.model.hf.modernbert import MODERNBERT
 from decoupled.model.hf.modules import with_head
 from decoupled.model.parts.head import HeadSpec
+from decoupled.model.prompts import Template, score_tokens, template_of
 from decoupled.model.spec import EncoderSpec
 
-FAMILIES: dict[str, Family] = {f.name: f for f in (*bert.FAMILIES, MODERNBERT, DEBERTA)}
+FAMILIES: dict[str, Family] = {
+    f.name: f for f in (*bert.FAMILIES, MODERNBERT, DEBERTA, *decoder.FAMILIES)
+}
 Shape: TypeAlias = tuple[int, ...]
 
 
@@ -35,6 +44,8 @@ class Checkpoint:
     weights: dict[str, Tensor]
     """The tensors by our names, in fp32."""
     folder: Path
+    template: Template | None = None
+    """The prompt that a decoder was trained on."""
 
 
 def family_of(model_type: object) -> Family:
@@ -48,19 +59,33 @@ def family_of(model_type: object) -> Family:
     return family
 
 
-def load(source: str | Path) -> Checkpoint:
-    """Read a checkpoint from a folder or the hub; its tokenizer stays in the folder."""
+def load(source: str | Path, template: str | None = None) -> Checkpoint:
+    """Read a checkpoint from a folder or the hub; its tokenizer stays in the folder.
+
+    A decoder needs a `template`: a name or a file, by default what its own name says.
+    """
     folder = resolve(source)
     with readable(folder):
-        return _load(folder)
+        return _load(folder, source, template)
 
 
-def _load(folder: Path) -> Checkpoint:
+def _load(folder: Path, source: str | Path, named: str | None) -> Checkpoint:
     config = read_config(folder)
     # Before the weights, which may be large, or of no use.
     family = family_of(config.get("model_type"))
+    template = template_of(named, source, folder) if family.scored else None
     config, read = with_head(folder, config, read_weights(folder))
     architecture = next(iter(config.get("architectures") or []), "")
+    if template is not None and family.scored is not None:
+        tokens = score_tokens(tokenizer_file(folder).read_text(encoding="utf-8"), template)
+        causal = architecture.endswith("ForCausalLM")
+        if causal != bool(tokens):
+            have = "no value head" if causal else "a value head"
+            raise SpecError(
+                f"the template scores by {len(tokens)} tokens, and {architecture} has {have}; use the "
+                "template of this model"
+            )
+        read = family.scored(family.complete(config), read, tokens)
     encoder, heads = family.encoder(config), family.head(config, architecture)
     theirs = {_modern(name): tensor for name, tensor in read.items()}
     # A bare encoder was saved without a head, so its names lack the family's prefix.
@@ -89,7 +114,12 @@ def _load(folder: Path) -> Checkpoint:
         copied = parts if len(parts) == 1 else [part.clone() for part in parts]
         weights.update(zip(ours, copied, strict=True))
     return Checkpoint(
-        family=family.name, encoder=encoder, heads=heads, weights=weights, folder=folder
+        family=family.name,
+        encoder=encoder,
+        heads=heads,
+        weights=weights,
+        folder=folder,
+        template=template,
     )
 
 

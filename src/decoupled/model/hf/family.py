@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from decoupled.errors import SpecError
 from decoupled.model.jsonable import LARGE, MANY, JsonObject
 from decoupled.model.parts.feed_forward import Activation
 from decoupled.model.parts.head import HeadKind, HeadSpec, rank_label_of
 from decoupled.model.spec import EncoderSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Modules: TypeAlias = Mapping[str, tuple[str, ...]]
 """A module of theirs → the modules of ours that it holds, joined along the rows in that order."""
@@ -144,6 +147,8 @@ class Family:
     """Values of options that config.json leaves out."""
     read: Callable[[Config], EncoderSpec]
     read_head: Callable[[Config, HeadKind], HeadSpec]
+    scored: Callable[[Config, dict[str, Tensor], tuple[int, ...]], dict[str, Tensor]] | None = None
+    """For decoders: the tensors with a value head made of the tokens whose logits are the score."""
 
     def complete(self, config: Mapping[str, Any]) -> Config:
         """A config in which an option that was left out has the family's default."""
@@ -164,6 +169,9 @@ class Family:
         """The head of a model class as a tuple of one; empty for a class that has no head of ours."""
         config = self.complete(options)
         kind = next((k for k, name in _CLASSES.items() if architecture.endswith(name)), None)
+        # A language model scores a pair by the logits of a token or two, which are a value.
+        if self.scored is not None and architecture.endswith("ForCausalLM"):
+            return (self.read_head(config, "rank"),)
         # One class serves ranking and classification; the number of labels tells them apart.
         if kind == "rank" and len(config.labels()) > 1:
             labels = config.labels()

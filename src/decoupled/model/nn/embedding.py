@@ -25,7 +25,8 @@ class Embedding(nn.Module):
         self.types = nn.Embedding(table.types, table.width) if table.types else None
         # The norm stands behind a projection that comes first, and so has the encoder's width
         # there.
-        self.norm = build_norm(table.norm, spec.width if self.project_first else table.width)
+        width = spec.width if self.project_first else table.width
+        self.norm = build_norm(table.norm, width) if table.norm else nn.Identity()
         self.project = (
             nn.Linear(table.width, spec.width, bias=table.project_bias)
             if table.project != "none"

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from decoupled.model.nn.block import Context
 from decoupled.model.nn.embedding import CrossEmbedding, Embedding
-from decoupled.model.nn.frame import ALL, Frame, Rows, take
+from decoupled.model.nn.frame import ALL, Frame, KeysValues, Past, Rows, take
 from decoupled.model.nn.head import Head, rows_needed
 from decoupled.model.nn.stack import Observe, Stack
 from decoupled.model.parts.head import HeadKind
@@ -110,8 +111,21 @@ class PairEncoder(nn.Module):
         `[B,1]`. Without `vectors`, those are 0 wide. Of windows that remember, `before_B` says which row is
         the one before each, -1 where there is none.
         """
-        x_BTD = self.hidden(side, ids_BT, real_BT, query_length=query_length, before_B=before_B)
+        kept: list[Tensor] = []
+
+        def observe(context: Context, x_BTD: Tensor, _: Tensor) -> None:
+            if self.spec.store == "kv" and side == "passage":
+                kept.append(self.stack.attending(context).cached(x_BTD, context))
+
+        x_BTD = self.hidden(
+            side, ids_BT, real_BT, query_length=query_length, before_B=before_B, observe=observe
+        )
         vector_BV = self.pool(x_BTD, real_BT) if vectors else x_BTD.new_zeros(len(x_BTD), 0)
+        if kept:
+            return torch.cat([x_BTD, *kept], 2), vector_BV
+        if self.spec.store == "kv":
+            # A query reads its passage from the first layer on, so that its states begin there.
+            x_BTD = self.hidden(side, ids_BT, real_BT, split=0)
         return self.compress(side, x_BTD), vector_BV
 
     def hidden(
@@ -192,7 +206,13 @@ class PairEncoder(nn.Module):
         With `last`, the rank head of the exit after that layer, and no layer above it is run. Hops follow
         `links_BB`: which pairs of the batch each pair hears from.
         """
-        query = query_BQD.shape[1]
+        query, width = query_BQD.shape[1], self.spec.encoder.width
+        if self.spec.store == "kv":
+            below = self.spec.layers[: self.spec.split]
+            widths = [layer.attention.cached_width for layer in below]
+            caches = torch.split(passage_BPD[..., width:], widths, 2)
+            query_BQD = self._after(query_BQD, query_real_BQ, caches, passage_real_BP)
+            passage_BPD = passage_BPD[..., :width]
         x_BTD, frame = self.join(
             self.restore("query", query_BQD),
             query_real_BQ,
@@ -206,6 +226,20 @@ class PairEncoder(nn.Module):
         if last is not None:
             return {"rank": self.leave(last, y_BRD, take(frame.real_BT, rows))}
         return self.read(y_BRD, frame.real_BT, rows, query, heads)
+
+    def _after(
+        self, x_BQD: Tensor, real_BQ: Tensor, caches: Sequence[Tensor], passage_real_BP: Tensor
+    ) -> Tensor:
+        """`[B,Q,D]` at the split of queries that read their passages, by stored keys and values, below it."""
+        pairs = {}
+        for number, kept_BPK in enumerate(caches):
+            head = self.spec.layers[number].attention.head_width
+            # [B,P,2·G·K] -> [B,2·G,P,K]
+            both = kept_BPK.view(*kept_BPK.shape[:2], -1, head).transpose(1, 2)
+            pairs[number] = cast(KeysValues, both.chunk(2, 1))
+        frame = Frame(positions(real_BQ) + passage_real_BP.sum(1, keepdim=True), real_BQ)
+        frame.past = Past(pairs, passage_real_BP)
+        return self.stack(x_BQD, frame, last=len(caches))
 
     def leave(self, layer: int, y_BRD: Tensor, real_BR: Tensor) -> Tensor:
         """`[B,1]` rank logits of the exit after a layer, from the rows that the rank head reads."""
@@ -231,6 +265,11 @@ class PairEncoder(nn.Module):
             # Segment 0 is the query and 1 the passage, whatever types the input used.
             side_BT[:, query:] = 1
             x_BTD = self.cross_embedding(x_BTD, frame.position_BT, side_BT)
+        if any(head.pooling == "last" for head in self.spec.heads):
+            # The row that is read changes places with the first, which is where heads look.
+            swap_BT = last_first(frame)
+            frame.position_BT = frame.position_BT.gather(1, swap_BT)
+            x_BTD = x_BTD.gather(1, swap_BT[..., None].expand_as(x_BTD))
         return x_BTD, frame
 
     def frame(
@@ -239,11 +278,14 @@ class PairEncoder(nn.Module):
         """The frame (positions and mask) of query and passage as one sequence."""
         # The passage follows the query's real tokens; with `offset`, it stands where it was
         # encoded.
-        start = query_real_BQ.sum(1, keepdim=True)
-        if self.spec.positions == "offset":
-            start = torch.full_like(start, self.spec.text.query_tokens)
-        passage_BP = start + positions(passage_real_BP)
-        position_BT = torch.cat([positions(query_real_BQ), passage_BP], 1)
+        query_BQ, passage_BP = positions(query_real_BQ), positions(passage_real_BP)
+        if self.spec.text.passage_first:
+            query_BQ = query_BQ + passage_real_BP.sum(1, keepdim=True)
+        elif self.spec.positions == "offset":
+            passage_BP = passage_BP + self.spec.text.query_tokens
+        else:
+            passage_BP = passage_BP + query_real_BQ.sum(1, keepdim=True)
+        position_BT = torch.cat([query_BQ, passage_BP], 1)
         real_BT = torch.cat([query_real_BQ, passage_real_BP], 1)
         return Frame(position_BT, real_BT, padded=padded)
 
@@ -260,6 +302,14 @@ class PairEncoder(nn.Module):
                 x, real = take(x, needed), take(real, needed)
             logits[kind] = head(x, real)
         return logits
+
+
+def last_first(frame: Frame) -> Tensor:
+    """`[B,T]` order of the rows in which the last real token and the first row have changed places."""
+    last_B1 = frame.position_BT.masked_fill(~frame.real_BT, -1).argmax(1, keepdim=True)
+    order_BT = torch.arange(frame.real_BT.shape[1], device=last_B1.device)
+    order_BT = order_BT.expand_as(frame.real_BT).scatter(1, last_B1, 0)
+    return torch.cat([last_B1, order_BT[:, 1:]], 1)
 
 
 def positions(real_BT: Tensor) -> Tensor:

@@ -8,12 +8,13 @@ nothing; and each thing is computed once per batch, however many layers ask.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
-from typing import Any, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from decoupled.model.parts.attention.grouped import RotaryScaling
 from decoupled.model.parts.structure import Structure
 
 T = TypeVar("T")
@@ -32,6 +33,17 @@ def take(x: Tensor, rows: Rows, dim: int = 1) -> Tensor:
         return x
     parts = [x[(slice(None),) * dim + (part,)] for part in rows]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+
+
+KeysValues: TypeAlias = tuple[Tensor, Tensor]
+"""Keys, turned to their positions, and values: `[B,G,T,K]` each."""
+
+
+class Past(NamedTuple):
+    """The keys and values of each layer for a text that all tokens of the frame come after."""
+
+    layers: Mapping[int, KeysValues]
+    real: Tensor
 
 
 class Frame:
@@ -58,6 +70,8 @@ class Frame:
         """`[B]`: the row of the window before each, -1 where there is none (`methods/compressive`)."""
         self.structure: tuple[Structure, Tensor] | None = None
         """Rows that are no tokens: their structure, and the ids `[B,T]` that say which rows they are."""
+        self.past: Past | None = None
+        """A text before this one, of which only keys and values are there."""
         self.causal = causal
         self.position_BT = position_BT
         self.real_BT = real_BT
@@ -124,9 +138,12 @@ class Frame:
             "packing", lambda: (~self.real_BT).to(torch.int8).argsort(dim=1, stable=True)
         )
 
-    def angles(self, base: float, width: int) -> tuple[Tensor, Tensor]:
+    def angles(
+        self, base: float, width: int, scaling: RotaryScaling | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Cosine and sine `[B,1,T,K]` of the rotary angles."""
-        return self.cached(("angles", base, width), lambda: angles(self.position_BT, base, width))
+        key = "angles", base, width, scaling
+        return self.cached(key, lambda: angles(self.position_BT, base, width, scaling))
 
     def buckets(self, buckets: int, max_distance: int) -> Tensor:
         """`[B,T,T]` row of DeBERTa's relative table for each pair of tokens."""
@@ -141,11 +158,18 @@ class Frame:
         return (distance + buckets).clamp(0, 2 * buckets - 1)
 
 
-def angles(position_BT: Tensor, base: float, width: int) -> tuple[Tensor, Tensor]:
+def angles(
+    position_BT: Tensor, base: float, width: int, scaling: RotaryScaling | None = None
+) -> tuple[Tensor, Tensor]:
     """Cosine and sine `[B,1,T,K]` of the rotary angles at these positions."""
     step = torch.arange(0, width, 2, dtype=torch.float32, device=position_BT.device)
     # In fp32: half precision cannot hold positions beyond 2048 exactly.
-    angle_BTk = position_BT[..., None].float() * (1.0 / base ** (step / width))
+    turn = 1.0 / base ** (step / width)
+    if scaling is not None:
+        turns = scaling.tokens * turn / (2 * math.pi)
+        kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+        turn = turn * kept + turn / scaling.factor * (1 - kept)
+    angle_BTk = position_BT[..., None].float() * turn
     # Both halves of a head turn by the same angles (the layout of GPT-NeoX and ModernBERT).
     angle = torch.cat([angle_BTk, angle_BTk], -1)[:, None]
     return angle.cos(), angle.sin()

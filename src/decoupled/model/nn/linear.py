@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 from decoupled.model import annex
 from decoupled.model.parts.linear import LinearSpec
@@ -20,6 +20,15 @@ def build_linear(spec: LinearSpec, inputs: int, outputs: int, *, bias: bool = Tr
     return build(spec, inputs, outputs, bias=bias)
 
 
-def build_norm(spec: NormSpec, width: int) -> nn.LayerNorm:
-    """A layer norm as described."""
+class RMSNorm(nn.RMSNorm):
+    """Division by the root mean square, in fp32 whatever the compute type, as decoders are trained."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.float()).to(x.dtype)
+
+
+def build_norm(spec: NormSpec, width: int) -> nn.Module:
+    """A norm as described."""
+    if spec.kind == "rms":
+        return RMSNorm(width, eps=spec.eps)
     return nn.LayerNorm(width, eps=spec.eps, bias=spec.bias)

@@ -112,9 +112,9 @@ class Stack(nn.Module):
         for paired, run in groupby(contexts, lambda context: context.layer.reversible):
             x_BTD = (self._pairs if paired else self._each)(list(run), x_BTD, observe)
         x_BTD = take(x_BTD, rows) if not contexts or contexts[-1].rows == ALL else x_BTD
-        return (
-            self.norm(x_BTD) if self.norm is not None and last == len(self.spec.layers) else x_BTD
-        )
+        # Where no layer is left above a split, the states below it are normalised already.
+        ends = last == len(self.spec.layers) and (contexts or not last)
+        return self.norm(x_BTD) if self.norm is not None and ends else x_BTD
 
     def _each(self, run: Sequence[Context], x_BTD: Tensor, observe: Observe | None) -> Tensor:
         for context in run:

@@ -22,7 +22,8 @@ class EmbeddingSpec:
     position_start: int = 0
     """Row of position 0 (RoBERTa starts after the padding row)."""
     types: int = 0
-    norm: NormSpec = NormSpec()
+    norm: NormSpec | None = NormSpec()
+    """None in decoders, whose layers begin with a norm."""
     project: Literal["none", "before_norm", "after_norm"] = "none"
     project_bias: bool = True
     table: Table | None = field(default=None, metadata=LATER)
@@ -42,7 +43,7 @@ class EmbeddingSpec:
             if rows:
                 tensors[f"embedding.{name}.weight"] = TensorSpec((rows, self.width))
         norm_width = width if self.project == "before_norm" else self.width
-        tensors |= self.norm.tensors("embedding.norm", norm_width)
+        tensors |= self.norm.tensors("embedding.norm", norm_width) if self.norm else {}
         if self.project != "none":
             tensors |= WHOLE.tensors("embedding.project", self.width, width, bias=self.project_bias)
         return tensors

@@ -37,7 +37,8 @@ class HeadSpec:
     kind: HeadKind
     labels: tuple[str, ...] = ()
     dense: HeadDense | None = None
-    pooling: Literal["first", "mean"] = "first"
+    pooling: Literal["first", "mean", "last"] = "first"
+    """The row that is read: of a causal model the last, which alone has seen everything."""
     null: bool = False
     """For spans: the first row was trained to say that there is no answer."""
     rank_label: str = field(default="", metadata=LATER)

@@ -1,19 +1,22 @@
-"""Layer norms as data: their epsilon, their bias and their tensors."""
+"""Norms as data: their kind, their epsilon, their bias and their tensors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from decoupled.errors import SpecError
+from decoupled.model.jsonable import LATER
 from decoupled.model.parts.linear import Tensors, TensorSpec
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormSpec:
-    """Layer normalisation."""
+    """Layer normalisation, or by the root mean square alone."""
 
     eps: float = 1e-12
     bias: bool = True
+    kind: Literal["layer", "rms"] = field(default="layer", metadata=LATER)
 
     def __post_init__(self) -> None:
         if not 0 < self.eps < 1:

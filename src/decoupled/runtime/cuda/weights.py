@@ -245,7 +245,7 @@ def _layer(spec: LayerSpec, stack: Stack, place: Place, *, eight: bool = False) 
         up=_linear([cast(nn.Linear, ffn.up)], *place, eight=eight),
         down=_linear([cast(nn.Linear, ffn.down)], *place, eight=eight),
         attention_norm=_norm(cast(nn.LayerNorm, block.norm), place[0]),
-        ffn_norm=_norm(ffn.norm, place[0]),
+        ffn_norm=_norm(cast(nn.LayerNorm, ffn.norm), place[0]),
         activation=spec.ffn.activation,
         shape=ProductShape(heads=spec.attention.heads, width=spec.attention.head_width),
         frozen=spec.passage == "frozen",

@@ -24,7 +24,7 @@ def embedded(graph: Graph, spec: ModelSpec, ids_BT: Node, position_T: Node, kind
         x = op.add(x, table_rows(graph, "embedding.types", kind))
     if table.project == "before_norm":
         x = graph.plain(x, graph.load("embedding.project"))
-    x = graph.norm(x, "embedding.norm", table.norm)
+    x = graph.norm(x, "embedding.norm", table.norm) if table.norm else x
     if table.project == "after_norm":
         x = graph.plain(x, graph.load("embedding.project"))
     return x

@@ -79,7 +79,7 @@ class NodeStack:
                 part = TokenPart(value=moved, tap=f"{self.prefix}{number + 1}.in")
                 tokens = replace(tokens, parts=(part,))
         x_BRD = tokens.value if taken == want else tokens.take(want).value
-        return self._finish(x_BRD, last)
+        return self._finish(x_BRD, last) if first < last else x_BRD
 
     def _finish(self, x_BRD: Node, last: int) -> Node:
         final = self.spec.final_norm

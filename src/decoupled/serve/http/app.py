@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import NoReturn
+from contextlib import asynccontextmanager, nullcontext
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -20,9 +21,12 @@ from decoupled.serve.http.limits import Access, Limits
 from decoupled.serve.http.middleware import ErrorShape, Middleware
 from decoupled.serve.http.responses import RequestProblem
 from decoupled.serve.http.service import Service
-from decoupled.serve.http.vendors import cohere, tei, vllm
+from decoupled.serve.http.vendors import cohere, openai, tei, vllm
 
-VENDORS = (cohere, tei, vllm)
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+VENDORS = (cohere, tei, vllm, openai)
 ABOUT = """Passages are encoded once, when they are indexed; a query runs only the upper layers.
 Wherever a document is a text it may also be `{"id": "…"}`: then its stored states are used."""
 
@@ -42,9 +46,12 @@ def create_app(
     limits = limits or Limits()
     service = Service(engine, limits)
 
+    agents = _agents(service)
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
+        async with nullcontext() if agents is None else agents.session_manager.run():
+            yield
         await service.close()
 
     app = FastAPI(
@@ -62,8 +69,12 @@ def create_app(
     for vendor in VENDORS:  # each has its own form of errors, on its own routes
         routes = vendor.routes(service)
         errors |= {r.path: vendor.error for r in routes.routes if isinstance(r, APIRoute)}
-        app.include_router(routes, tags=["rerank"])
+        app.include_router(routes, tags=["embed" if vendor is openai else "rerank"])
     app.include_router(page.routes(app.openapi, questions))
+    if agents is not None:
+        from decoupled.serve.mcp.server import http_route
+
+        app.router.routes.append(http_route(agents))
     app.add_middleware(
         Middleware,
         limits=limits,
@@ -77,6 +88,18 @@ def create_app(
         every: JsonObject = {name: ["*"] for name in names}
         app.add_middleware(CORSMiddleware, allow_origins=list(origins), **every)
     return app
+
+
+def _agents(service: Service) -> MCPServer[Any] | None:
+    """The tools of agents, which /mcp offers where the SDK is installed and there is an index."""
+    if service.engine.index is None or find_spec("mcp") is None:
+        return None
+    from decoupled.serve.mcp.server import create_mcp
+
+    async def ready(_: object) -> tuple[Service, list[str]]:
+        return service, []
+
+    return create_mcp(ready)
 
 
 async def unfit(request: Request, error: Exception) -> NoReturn:

@@ -17,6 +17,8 @@ from decoupled.serve.http.bodies import STOP, Reading
 from decoupled.serve.http.responses import Json
 from decoupled.serve.http.service import Service
 
+SHARED = {"k", "first_stage", "read", "where", "threshold", "hops", "prune", "highlight"}
+"""Fields of a question that a request has under the same names."""
 FEW = 5
 """Most unknown fields that an error names."""
 
@@ -66,6 +68,10 @@ class Search(Strict):
     show_first_stage: bool = Field(
         False, description="Say of each hit its rank and score in the first stage."
     )
+    prune: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] | None = Field(
+        None, description="Give `pruned_text`: sentences that matter with this probability."
+    )
+    highlight: bool = Field(False, description="Say where the sentence that matters most stands.")
     joint: bool = Field(False, description="Also run the same weights unsplit, for comparison.")
 
 
@@ -93,6 +99,10 @@ class Ask(Strict):
     texts: Annotated[list[str], STOP] | None = Field(
         None, description="Read these texts instead of searching."
     )
+    prune: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] | None = Field(
+        None, description="Give `pruned_text`: sentences that matter with this probability."
+    )
+    highlight: bool = Field(False, description="Say where the sentence that matters most stands.")
     joint: bool = Field(False, description="Also run the same weights unsplit, for comparison.")
 
 
@@ -127,7 +137,18 @@ class TimingShape(BaseModel):
     total_ms: float
 
 
-class HitShape(BaseModel):
+class PrunedShape(BaseModel):
+    """What matters of a text, where pruning was asked for."""
+
+    pruned_text: str | None = Field(None, description="The sentences that matter to the query.")
+    kept: list[tuple[int, int]] | None = Field(None, description="Where they stand in the text.")
+    sentences: list[tuple[int, int, float]] | None = Field(
+        None, description="Start and end of every sentence, and the probability that it matters."
+    )
+    highlight: tuple[int, int] | None = Field(None, description="Where the best one stands.")
+
+
+class HitShape(PrunedShape):
     """A passage and its score."""
 
     id: str
@@ -141,7 +162,7 @@ class HitShape(BaseModel):
     )
 
 
-class EvidenceShape(BaseModel):
+class EvidenceShape(PrunedShape):
     """A place where an answer stands: `passage[start:end]`."""
 
     passage_id: str
@@ -297,7 +318,7 @@ def routes(service: Service) -> APIRouter:
             candidates=candidates(body),
             ids=tuple(body.ids or ()),
             texts=tuple(Passage(id=str(n), text=t) for n, t in enumerate(body.texts or ())),
-            **body.model_dump(include={"k", "first_stage", "read", "where", "threshold", "hops"}),
+            **body.model_dump(include=SHARED),
         )
         return await answered(service, request, joint=body.joint)
 

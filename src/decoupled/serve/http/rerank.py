@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -35,6 +35,8 @@ class StoredDocument(BaseModel, extra="allow"):
     id: Annotated[str, Field(min_length=1)]
 
 
+Prune = Annotated[float, Field(ge=0, le=1)] | Literal["auto"] | None
+"""The probability from which `pruned_text` keeps a sentence; None for no `pruned_text`."""
 Document = str | TextDocument | StoredDocument
 
 
@@ -53,6 +55,8 @@ class Ranked:
     score: float
     text: str
     """The whole text that was sent; of a stored document, its best window."""
+    pruned: JsonObject
+    """`pruned_text`, where that was asked for."""
 
 
 async def rerank(
@@ -64,6 +68,7 @@ async def rerank(
     raw: bool = False,
     max_tokens: int | None = None,
     keep_end: bool = False,
+    prune: Prune = None,
 ) -> tuple[list[Ranked], Computed]:
     """Score documents for one query, or each for its own; `max_tokens` of each are read, all if none or 0.
 
@@ -88,12 +93,19 @@ async def rerank(
     }
     computed = await service.run(
         [
-            Request(query=query, head="rank", raw=raw, ids=group.ids, texts=group.texts)
+            Request(
+                query=query, head="rank", raw=raw, ids=group.ids, texts=group.texts, prune=prune
+            )
             for query, group in groups.items()
         ]
     )
     ranked = [
-        Ranked(index=n, score=hit.score, text=sent.get(n, hit.text))
+        Ranked(
+            index=n,
+            score=hit.score,
+            text=sent.get(n, hit.text),
+            pruned={} if hit.pruned_text is None else {"pruned_text": hit.pruned_text},
+        )
         for group, hits in zip(groups.values(), computed.hits, strict=True)
         for hit in hits
         for n in group.positions[hit.id]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from decoupled.errors import DecoupledError, InputError, OptionError
 from decoupled.index.index import Index
@@ -231,7 +231,7 @@ class Server(uvicorn.Server):
     """uvicorn, with bounds on its connections."""
 
     def __init__(
-        self, app: FastAPI, *, limits: Limits = Limits(), log: JsonObject | None = None
+        self, app: Starlette, *, limits: Limits = Limits(), log: JsonObject | None = None
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -256,7 +256,7 @@ class Server(uvicorn.Server):
 
 
 def listen(
-    app: FastAPI, taken: socket.socket, *, limits: Limits = Limits(), level: str = "info"
+    app: Starlette, taken: socket.socket, *, limits: Limits = Limits(), level: str = "info"
 ) -> None:
     """Serve until a signal; then answer what was accepted, and return."""
     server = Server(app, limits=limits, log=log_config(level))

@@ -11,12 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from decoupled.errors import DecoupledError, IndexBusy, InputError, MissingRecord
 from decoupled.index.index import Index
+from decoupled.index.store.base import Snapshot
 from decoupled.index.store.filters import conditions
 from decoupled.index.stored import passage_and_around
 from decoupled.model.folder import read_history
 from decoupled.model.jsonable import JsonObject
+from decoupled.model.spec import Side
 from decoupled.model.tokens import Passage
 from decoupled.runtime.open import open_joint
 from decoupled.search.answers import Outcome
@@ -113,6 +118,7 @@ class Service:
         self._long = Batcher("long", self._read_long, pace=20 * PACE, **shared)
         self._comparisons = Batcher("joint", self._compare, queue=COMPARISONS, **shared)
         self._writes = Batcher("write", self._write, **shared)
+        self._vectors = Batcher("embed", self._embed, **shared)
 
     @property
     def engine(self) -> Engine:
@@ -172,6 +178,14 @@ class Service:
             return Json(content, headers=headers)
         return await self.in_thread(partial(LargeJson, content, headers=headers))
 
+    async def embed(self, texts: Sequence[str], side: Side) -> tuple[npt.NDArray[np.float32], int]:
+        """The first-stage vectors of texts, and how many tokens they have."""
+        self.limits.check("documents", "the number of texts", len(texts))
+        self.check_texts(texts)
+        weight, seconds = sum(map(len, texts)) // 4 + 8, self.limits.seconds
+        vectors, _ = await self._vectors.submit((texts, side), weight=weight, seconds=seconds)
+        return vectors, sum(self.engine.runtime.tokenizer.lengths(texts))
+
     async def add(self, passages: Sequence[Passage]) -> JsonObject:
         """Store passages: durable, and searchable, when this returns."""
         self.limits.check("documents", "the number of passages", len(passages))
@@ -214,14 +228,18 @@ class Service:
         """A stored passage, and what stands around it in its document."""
 
         def read() -> JsonObject:
-            index = self._newest().index
-            if index is None:
-                raise InputError("this server has a model but no index; start it with an index")
-            passage, around = passage_and_around(index.refresh(), ident)
+            passage, around = passage_and_around(self.newest(), ident)
             shown = [{**vars(p), "meta": dict(p.meta)} for p in (passage, *around)]
             return {**shown[0], "around": shown[1:]}
 
         return await asyncio.to_thread(read)
+
+    def newest(self) -> Snapshot:
+        """The index as it is now."""
+        index = self._newest().index
+        if index is None:
+            raise InputError("this server has a model but no index; start it with an index")
+        return index.refresh()
 
     async def ready(self) -> None:
         """Raise unless the model is loaded, the index can be read, and a query would be let in."""
@@ -242,7 +260,8 @@ class Service:
 
     async def close(self) -> None:
         """Finish the requests that were accepted, then stop all threads."""
-        batchers = (self._reads, self._long, self._comparisons, self._writes)
+        reads = (self._reads, self._long, self._vectors)
+        batchers = (*reads, self._comparisons, self._writes)
         await asyncio.gather(*(batcher.close() for batcher in batchers))
         self._thread.shutdown()
 
@@ -297,6 +316,17 @@ class Service:
                     done.append(change(writer))
                 except (DecoupledError, OSError) as error:
                     done.append(error)
+        return done
+
+    def _embed(
+        self, waiting: Sequence[tuple[Sequence[str], Side]], _: IsCancelled
+    ) -> list[npt.NDArray[np.float32] | Exception]:
+        engine, done = self._live.refresh(), list[npt.NDArray[np.float32] | Exception]()
+        for texts, side in waiting:
+            try:
+                done.append(engine.embed(texts, side=side))
+            except DecoupledError as error:
+                done.append(error)
         return done
 
     def _writer(self, index: Index) -> Index:

@@ -105,6 +105,11 @@ def forward_pair(
         raise InputError(
             f"split={split} with joint positions; split the model with positions='restart' first"
         )
+    if net.spec.store == "kv":
+        raise InputError(
+            "a model that stores keys and values scores as the joint one does, so that there is nothing to "
+            "learn; split it with store='state' first"
+        )
     keep = how.hidden or how.scores or how.all_scores
     query, passage = (_read_alone(net, side, batch, split, how) for side in ("query", "passage"))
     query_BQD, passage_BPD = (

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from decoupled.errors import InputError, SpecError
 from decoupled.model import annex
 from decoupled.model.nn.block import Context, build_block
-from decoupled.model.nn.frame import ALL, take
+from decoupled.model.nn.frame import ALL, KeysValues, take
 from decoupled.model.nn.linear import build_linear, build_norm
 from decoupled.model.parts.attention.base import Attention
 from decoupled.model.parts.layer import Block
@@ -84,6 +84,10 @@ class AttentionModule(nn.Module):
         """The rows of a mask that the context computes; a mask of one row for all stays as it is."""
         return mask if mask is None or mask.shape[2] == 1 else take(mask, context.rows, 2)
 
+    def keys_and_values(self, x_BTD: Tensor, context: Context) -> KeysValues:
+        """Keys and values of every row, which rows of a text that comes after may read."""
+        raise SpecError(f"{context.layer.attention.kind} attention has no keys that can be stored")
+
     def scores(self, x_BTD: Tensor, context: Context) -> Tensor:
         """`[B,H,T,T]` scores before mask and softmax; `InputError` where a kind has no scores."""
         kind = context.layer.attention.kind
@@ -127,6 +131,12 @@ class AttentionBlock(nn.Module):
         """`[B,H,T,T]` scores of every row, before the mask and the softmax, of the heads that have some."""
         context = replace(context, rows=ALL)
         return self.attention.scores(self._source(x_BTD, context), context)
+
+    def cached(self, x_BTD: Tensor, context: Context) -> Tensor:
+        """`[B,T,2·G·K]` keys, then values, of every row of the block's input."""
+        pair = self.attention.keys_and_values(self._source(x_BTD, context), context)
+        # [B,G,T,K] -> [B,T,G·K]
+        return torch.cat([one.transpose(1, 2).flatten(2) for one in pair], 2)
 
     def weights(self, x_BTD: Tensor, context: Context) -> Tensor:
         """`[B,H,T,T]` attention of every row of the heads that have scores."""

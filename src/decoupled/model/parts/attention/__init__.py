@@ -3,5 +3,6 @@
 from decoupled.model.parts.attention.base import Attention
 from decoupled.model.parts.attention.disentangled import Disentangled, RelativeSpec
 from decoupled.model.parts.attention.dot import SelfAttention
+from decoupled.model.parts.attention.grouped import Grouped, RotaryScaling
 
-__all__ = ["Attention", "Disentangled", "RelativeSpec", "SelfAttention"]
+__all__ = ["Attention", "Disentangled", "Grouped", "RelativeSpec", "RotaryScaling", "SelfAttention"]

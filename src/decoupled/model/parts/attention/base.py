@@ -36,6 +36,11 @@ class Attention(Part):
         """Whether it computes with positions, which half precision would blur."""
         return False
 
+    @property
+    def cached_width(self) -> int:
+        """Numbers of a token's keys and values together, where they can be stored; else 0."""
+        return 0
+
     def keep(self, units: Sequence[int]) -> Self:
         return replace(self, heads=len(units))
 

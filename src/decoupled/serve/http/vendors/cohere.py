@@ -17,7 +17,15 @@ from starlette.responses import Response
 
 from decoupled.model.jsonable import JsonObject
 from decoupled.serve.http.bodies import Reading
-from decoupled.serve.http.rerank import EXAMPLE, Document, TextDocument, Usage, failures, rerank
+from decoupled.serve.http.rerank import (
+    EXAMPLE,
+    Document,
+    Prune,
+    TextDocument,
+    Usage,
+    failures,
+    rerank,
+)
 from decoupled.serve.http.responses import RequestProblem
 from decoupled.serve.http.service import Service
 
@@ -56,6 +64,7 @@ class RerankV1(BaseModel, json_schema_extra={"example": EXAMPLE}):
     truncate_prompt_tokens: int | None = Field(None, ge=-1, description="vLLM: the same.")
     use_activation: bool | None = Field(None, description="vLLM: logits if false.")
     raw_scores: bool = Field(False, description="infinity: logits if true.")
+    prune: Prune = Field(None, description="Give `pruned_text`: sentences that matter this much.")
 
 
 class Version(BaseModel):
@@ -97,6 +106,7 @@ class PlaceV1(Place):
     """A document by its place in the request, and itself where it is wanted."""
 
     document: JsonObject | None = None
+    pruned_text: str | None = None
 
 
 class RerankReply(BaseModel):
@@ -153,13 +163,14 @@ async def reply(service: Service, body: RerankV1, request: Request) -> Response:
         raw=body.raw_scores or body.use_activation is False,
         # vLLM's -1 cuts to what the model reads at once; here longer documents are read in windows.
         max_tokens=body.max_tokens_per_doc or max(body.truncate_prompt_tokens or 0, 0),
+        prune=body.prune,
     )
     show = body.return_documents
     if show is None:
         show = not from_cohere(body, request)
     results: list[JsonObject] = []
     for r in ranked[: body.top_n or None]:
-        results.append({"index": r.index, "relevance_score": r.score})
+        results.append({"index": r.index, "relevance_score": r.score, **r.pruned})
         if show:
             sent = documents[r.index]
             fields = {} if isinstance(sent, str) else dict(sent)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from decoupled.model.jsonable import JsonObject
 from decoupled.serve.http.bodies import Reading
-from decoupled.serve.http.rerank import QUERY, TEXTS, StoredDocument, failures, rerank
+from decoupled.serve.http.rerank import QUERY, TEXTS, Prune, StoredDocument, failures, rerank
 from decoupled.serve.http.responses import RequestProblem
 from decoupled.serve.http.service import Service
 from decoupled.serve.http.vendors import cohere
@@ -23,6 +23,7 @@ class Tei(BaseModel, json_schema_extra={"example": {"query": QUERY, "texts": TEX
     texts: Annotated[list[str | StoredDocument], Field(min_length=1, fail_fast=True)]
     raw_scores: bool = Field(False, description="Logits instead of probabilities.")
     return_text: bool = False
+    prune: Prune = Field(None, description="Give `pruned_text`: sentences that matter this much.")
     truncate: bool | None = Field(
         False, description="Read only what fits the model at once; else every window is read."
     )
@@ -35,6 +36,7 @@ class TeiPlace(BaseModel):
     index: int
     score: float
     text: str | None = None
+    pruned_text: str | None = None
 
 
 class TeiFailure(BaseModel):
@@ -74,9 +76,11 @@ def routes(service: Service) -> APIRouter:
             raw=body.raw_scores,
             max_tokens=service.window if body.truncate else None,
             keep_end=body.truncation_direction.lower() == "left",
+            prune=body.prune,
         )
         content = [
-            {"index": r.index, "score": r.score} | ({"text": r.text} if body.return_text else {})
+            {"index": r.index, "score": r.score, **({"text": r.text} if body.return_text else {})}
+            | r.pruned
             for r in ranked
         ]
         return await service.reply(content, computed)

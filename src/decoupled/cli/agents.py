@@ -1,0 +1,46 @@
+"""`mcp`: an index, or a folder that is kept indexed, as tools of an agent."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from decoupled.cli import options as opt
+from decoupled.cli import printing
+from decoupled.errors import InputError, need
+
+
+def mcp(
+    sources: Annotated[
+        list[Path],
+        Argument(metavar="SOURCE…", help="An index; or files and folders, which are kept indexed."),
+    ],
+    http: Annotated[bool, Option("--http", help="Streamable HTTP instead of stdio.")] = False,
+    host: Annotated[str, Option(help="Address to listen on, with --http.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on, with --http.")] = 8000,
+    api_key_file: Annotated[
+        Path | None, Option(help="Keys, one a line, one of which each client must send.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, opt.rare(help="Host name of a proxy that needs no key; repeatable.")
+    ] = None,
+    runtime: opt.Runtime = "auto",
+) -> None:
+    """Offer search, ask, read and list to agents (Model Context Protocol), over stdio or HTTP.
+
+    The index of a folder lies in the cache folder; it follows each change of the files.
+    """
+    need(("mcp", "mcp"), ("watchfiles", "mcp"))
+    for source in sources:
+        if not source.exists() and "://" not in str(source):
+            raise InputError(f"{source} does not exist; name an index, a file or a folder")
+    from decoupled.serve.mcp.server import serve_http, serve_stdio
+
+    if not http:
+        return serve_stdio(sources, runtime=runtime)
+    run = partial(serve_http, sources, host=host, port=port, runtime=runtime)
+    run = partial(run, api_key_file=api_key_file, hosts=allow_host or ())
+    run(ready=lambda at: printing.note(f"agents connect to {at}/mcp (stop: Ctrl-C)"))
