@@ -47,6 +47,7 @@ OPERATIONS = [
     "POST /rerank",
     "POST /score",
     "POST /v1/score",
+    "POST /v1/embeddings",
 ]
 CHECKS = [
     checks.not_a_server_error,
@@ -95,7 +96,16 @@ def test_the_schema_holds_for_many(operations, label):
     assert sum(fuzz(operations[label], 300).values())
 
 
-ROUTES = ["/v1/search", "/v1/ask", "/v2/rerank", "/v1/rerank", "/rerank", "/score", "/v1/passages"]
+ROUTES = [
+    "/v1/search",
+    "/v1/ask",
+    "/v2/rerank",
+    "/v1/rerank",
+    "/rerank",
+    "/score",
+    "/v1/passages",
+    "/v1/embeddings",
+]
 
 BODIES = {
     "nothing": b"",
