@@ -182,7 +182,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
         to_read, unchanged = origins.split(files, f"{chunker.size} {title_path}", snapshot)
         if on_total is not None:
             on_total(total_bytes(to_read))
-        stream = read_files(to_read, sink, on_bytes, chunker, chosen)
+        stream = (p for _, p in read_files(to_read, sink, on_bytes, chunker, chosen))
         # Read now, so that a wrong corpus fails before a model is loaded or anything written.
         first = list(itertools.islice(stream, 1))
         if index is None:
