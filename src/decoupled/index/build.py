@@ -182,7 +182,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
         to_read, unchanged = origins.split(files, f"{chunker.size} {title_path}", snapshot)
         if on_total is not None:
             on_total(total_bytes(to_read))
-        stream = read_files(to_read, sink, on_bytes, chunker, chosen)
+        stream = (p for _, p in read_files(to_read, sink, on_bytes, chunker, chosen))
         # Read now, so that a wrong corpus fails before a model is loaded or anything written.
         first = list(itertools.islice(stream, 1))
         if index is None:
@@ -243,16 +243,13 @@ def reindex(  # noqa: PLR0913 (the options of a build)
         added = Added(unchanged=count)
         return Built(index=str(output), added=added, problems=(), removed=0, passages=count)
     sources, codec = list(manifest.sources), codec or manifest.codec
-    exists = is_index(output)
-    if exists:
+    if is_index(output):
         _check_same(output, sources, codec, keep_tokens, append=False)
-    if keep_tokens is None:
-        keep_tokens = manifest.keep_tokens
-    if exists:
         target = Index.open(output, model=model, write=True, runtime=runtime)
     else:
+        keep = manifest.keep_tokens if keep_tokens is None else keep_tokens
         target = Index.create(
-            output, model, codec=codec, keep_tokens=keep_tokens, runtime=runtime, sources=sources
+            output, model, codec=codec, keep_tokens=keep, runtime=runtime, sources=sources
         )
     name = target.location.name
     with (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,23 +109,13 @@ class _Check:
     repair: bool
     compared: Callable[[int], None]
     damage: list[Damage] = field(default_factory=list)
-    passages: int = 0
-    records: int = 0
-    bytes: int = 0
-    covered: bool = True
+    result: Checked = Checked(index="")
 
     def done(self) -> Checked:
-        return Checked(
-            index=self.location.name,
-            passages=self.passages,
-            records=self.records,
-            bytes=self.bytes,
-            covered=self.covered,
-            damage=tuple(self.damage),
-        )
+        return replace(self.result, index=self.location.name, damage=tuple(self.damage))
 
     def add(self, count: int) -> None:
-        self.bytes += count
+        self.result = replace(self.result, bytes=self.result.bytes + count)
         self.compared(count)
 
     @contextmanager
@@ -184,7 +174,9 @@ class _Check:
         runtimes: list[Any] = []
         with Inspection(self.location, repair=self.repair, compared=self.add) as seen, self.noted():
             seen.run(encode)
-            self.passages, self.records, self.covered = seen.passages, seen.records, seen.covered
+            self.result = replace(
+                self.result, passages=seen.passages, records=seen.records, covered=seen.covered
+            )
         self.damage += [
             Damage(what=what, repaired=repaired, lost=tuple(lost))
             for what, repaired, lost in seen.damage

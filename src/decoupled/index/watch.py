@@ -12,7 +12,7 @@ from decoupled.errors import DecoupledError, InputError, need
 from decoupled.index.documents import Chosen, Problem
 from decoupled.index.documents.chunks import Chunker, Size
 from decoupled.index.documents.files import File, Problems
-from decoupled.index.documents.passages import passages_by_file
+from decoupled.index.documents.passages import read_files
 from decoupled.index.documents.sources import check_sources, list_files, total_bytes
 from decoupled.index.index import Index
 from decoupled.index.ingest import Added, Progress
@@ -112,7 +112,7 @@ class Watch:
             on_total(total_bytes(files))
         with self.index.reopen(write=True) as writer:
             begun = len(writer)
-            stream = passages_by_file(files, sink, on_bytes, self._chunker, self._chosen)
+            stream = read_files(files, sink, on_bytes, self._chunker, self._chosen)
             added = writer.add(_noted(stream, fresh), progress=progress)
             lost = {problem.path for problem in problems if problem.kind == "lost"}
             for path in fresh:  # what cannot be read now keeps what was read before

@@ -73,9 +73,12 @@ def is_model(path: str | Path) -> bool:
 
 def check_free(path: Path) -> None:
     """Raise `InputError` for a path that a model cannot be saved to: before hours of work, not after."""
-    taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
-    if taken and not is_model(path):
+    if _taken(path) and not is_model(path):
         raise InputError(f"{path} exists and is not a model folder; choose another path")
+
+
+def _taken(path: Path) -> bool:
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
 @contextmanager
@@ -84,11 +87,7 @@ def replacing(path: Path, marker: str) -> Iterator[Path]:
 
     An older folder of the same kind (it holds `marker`) is replaced; anything else is left alone.
     """
-    if (
-        path.exists()
-        and not (path / marker).is_file()
-        and (not path.is_dir() or any(path.iterdir()))
-    ):
+    if _taken(path) and not (path / marker).is_file():
         raise InputError(
             f"{path} exists and is not a folder that holds {marker}; choose another path"
         )

@@ -88,10 +88,7 @@ class Tokenizer:
         if spec.prompt is not None:
             bodies = [body.first(room) for body in self._bodies("query", texts)]
         else:
-            with panics(_unreadable):  # no offsets are needed
-                clean = [mend(text) for text in texts]
-                encodings = self._tokenizer.encode_batch_fast(clean, add_special_tokens=False)
-            bodies = [e.ids[:room] for e in encodings]
+            bodies = [e.ids[:room] for e in self._encode(texts, offsets=False)]
         return [self._ids(spec.query_prefix, ids, spec.query_suffix) for ids in bodies]
 
     @property
@@ -102,9 +99,7 @@ class Tokenizer:
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text has, special ones aside."""
-        clean = [mend(text) for text in texts]
-        encodings = self._tokenizer.encode_batch_fast(clean, add_special_tokens=False)
-        return [len(encoding) for encoding in encodings]
+        return [len(encoding) for encoding in self._encode(texts, offsets=False)]
 
     def has_unknown(self, texts: Sequence[str]) -> bool:
         """Whether a text has characters that are not in the vocabulary."""
@@ -227,10 +222,11 @@ class Tokenizer:
             long, look = again, 4 * look
         return cut
 
-    def _encode(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
-        clean = [mend(text) for text in texts]
+    def _encode(self, texts: Sequence[str], *, offsets: bool = True) -> list[tokenizers.Encoding]:
+        tokenizer, clean = self._tokenizer, [mend(text) for text in texts]
+        encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
         with panics(_unreadable):
-            return self._tokenizer.encode_batch(clean, add_special_tokens=False)
+            return encode(clean, add_special_tokens=False)
 
     def _bodies(self, side: Side, texts: Sequence[str]) -> list[Body]:
         """The tokens of each text within the words of the prompt, where there is one."""

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Literal, NamedTuple
 
 from decoupled.errors import InputError
@@ -242,8 +242,9 @@ class _Packer:
         """Whether the next section may begin in the passage that is held: if that is short and related."""
         if not _has_text(self.held):
             return True
-        akin = _common(self.held[-1].section.path, heading.section.path)
-        return akin > 0 and not self.before and tokens < self.size // 2
+        top = self.held[-1].section.path[:1]
+        akin = top != () and top == heading.section.path[:1]
+        return akin and not self.before and tokens < self.size // 2
 
     def _most(self, unit: _Unit, tokens: int) -> int:
         """How full a passage may be: a little more, where it would else be less than half."""
@@ -305,17 +306,5 @@ def _has_text(units: Iterable[_Unit]) -> bool:
 
 def _shared_path(units: Sequence[_Unit]) -> tuple[str, ...]:
     """The heading path that is common to all units."""
-    path = units[0].section.path if units else ()
-    for unit in units:
-        path = path[: _common(path, unit.section.path)]
-    return path
-
-
-def _common(one: Sequence[str], other: Sequence[str]) -> int:
-    """Length of the longest common prefix of two sequences."""
-    shared = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        shared += 1
-    return shared
+    levels = zip(*(unit.section.path for unit in units), strict=False)
+    return tuple(texts[0] for texts in takewhile(lambda texts: len(set(texts)) == 1, levels))

@@ -101,7 +101,8 @@ def passages_of(
 ) -> Iterator[Passage]:
     """The passages of sources that were checked, their problems sent where the caller says."""
     chunker, chosen = chunker or Chunker(starter_tokenizer(), None), chosen or Chosen()
-    return read_files(list_files(sources, problems, chosen), problems, on_bytes, chunker, chosen)
+    files = list_files(sources, problems, chosen)
+    return (p for _, p in read_files(files, problems, on_bytes, chunker, chosen))
 
 
 def read_files(
@@ -110,19 +111,8 @@ def read_files(
     on_bytes: OnBytes | None,
     chunker: Chunker,
     chosen: Chosen,
-) -> Iterator[Passage]:
-    """The passages of files in their order; an archive gives those of its members."""
-    return (p for _, p in passages_by_file(files, problems, on_bytes, chunker, chosen))
-
-
-def passages_by_file(
-    files: Iterable[File],
-    problems: Problems,
-    on_bytes: OnBytes | None,
-    chunker: Chunker,
-    chosen: Chosen,
 ) -> Iterator[tuple[File, Passage]]:
-    """As `read_files`, each passage with the file that it is from."""
+    """The passages of files in their order, each with its file; an archive gives those of its members."""
     with Readers() as readers:
         for file in readers.ahead(files):
             members_of: Iterable[File] = [file]

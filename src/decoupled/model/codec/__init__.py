@@ -12,8 +12,9 @@ the model needs least.
 `project:W+int4` with W the width of the states is int4 with that rotation and nothing lost to it.
 """
 
-from decoupled.model.codec.base import Affine, Codec, CodeLayout
+from decoupled.model.codec.base import Affine, CodeLayout
 from decoupled.model.codec.codec import (
+    Codec,
     Stage,
     build_codec,
     bytes_per_token,

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import InputError, WeightsError
-from decoupled.model.states import Encoded, States
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -53,35 +52,6 @@ class CodeLayout:
     """First byte of the fp16 scale, or None where the codes are floats."""
     restore: Affine | None
     """The map from codes to states; None where they are the same."""
-
-
-class Codec(Protocol):
-    """States ↔ bytes. Texts are encoded one by one: batch mates change no byte."""
-
-    @property
-    def name(self) -> str:
-        """The canonical name, as `build_codec` takes it."""
-
-    @property
-    def width(self) -> int:
-        """Width of the states that go in and come out."""
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes that each token takes, scale included."""
-
-    @property
-    def layout(self) -> CodeLayout:
-        """The layout of the bytes of one token."""
-
-    def encode(self, states: States) -> Encoded:
-        """The bytes of each token; states that are not finite are an `InputError`."""
-
-    def decode(self, encoded: Encoded, out: Floats | None = None) -> States:
-        """The states, written to the first rows of `out` where it is given."""
-
-    def tensors(self) -> dict[str, Floats]:
-        """The tensors that `build_codec` needs besides the name and the width."""
 
 
 def float_tensor(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Floats:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from decoupled.errors import InputError, WeightsError
-from decoupled.model.codec.base import Bytes, Codec, CodeLayout, Floats, Kind, Tensors
+from decoupled.model.codec.base import Bytes, CodeLayout, Floats, Kind, Tensors
 from decoupled.model.codec.project import Projection, principal, projection_from
 from decoupled.model.codec.scalar import FloatQuantiser, ScaledQuantiser
 from decoupled.model.states import Encoded, States
@@ -114,7 +114,7 @@ def fit_codec(
     width = x_ND.shape[1]
     pair = _fit_projection(stages, x_ND, seed, projection)
     quantiser = _quantiser(stages, width)
-    return Chain(name=canonical(stages), width=width, projection=pair, quantiser=quantiser)
+    return Codec(name=canonical(stages), width=width, projection=pair, quantiser=quantiser)
 
 
 def build_codec(name: str, *, width: int, tensors: Tensors) -> Codec:
@@ -123,7 +123,7 @@ def build_codec(name: str, *, width: int, tensors: Tensors) -> Codec:
     quantiser, pair = _quantiser(stages, width), None
     if stages[0].kind == "project":
         pair = projection_from(tensors, width=width, code_width=quantiser.width)
-    codec = Chain(name=canonical(stages), width=width, projection=pair, quantiser=quantiser)
+    codec = Codec(name=canonical(stages), width=width, projection=pair, quantiser=quantiser)
     if surplus := sorted(set(tensors) - set(codec.tensors())):
         raise WeightsError(
             f"codec {codec.name} has no use for the tensors {', '.join(surplus)}; "
@@ -181,11 +181,16 @@ def _quantiser(stages: tuple[Stage, ...], width: int) -> Quantiser:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Chain:
-    """States ↔ bytes, through the projection and the quantiser that its name says."""
+class Codec:
+    """States ↔ bytes, through the projection and the quantiser that its name says.
+
+    Texts are encoded one by one: batch mates change no byte.
+    """
 
     name: str
+    """The canonical name, as `build_codec` takes it."""
     width: int
+    """Width of the states that go in and come out."""
     projection: Projection | None
     quantiser: Quantiser
 
