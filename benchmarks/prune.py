@@ -1,13 +1,15 @@
 """Pruning beside simple rules: how many answers are kept when sentences are left out.
 
 python benchmarks/prune.py --data ../shared/data -o benchmarks/results/prune.json [--questions 500]
+python benchmarks/prune.py --data ../shared/data --fit -o build/prune_weights.json [--questions 1500]
 
 Each question comes with the passage that holds its answer, and once with another passage. Everything is read
 through `Engine.rerank(..., prune=0)`, whose `sentences` have the probability of each. A rule gives each
 sentence a number; the best of all passages together are kept up to a share of the tokens. An answer is kept
 if a sentence that holds a part of it is. The bundled model was not trained on the development set of SQuAD,
-nor on subjqa; it was on policyqa and nq. The weights in `search/prune.py` are a logistic regression on
-questions of SQuAD's training set, policyqa and nq with and without their passages.
+nor on subjqa; it was on policyqa and nq. The weights in `methods/prune_text` are a logistic regression on
+questions of SQuAD's training set, policyqa and nq with and without their passages: `--fit` fits it, on
+the halves of policyqa and nq that the measurement leaves out.
 """
 
 from __future__ import annotations
@@ -22,10 +24,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import minimize
 
 import decoupled as dc
 from decoupled.lab.bench.report import commit
+from decoupled.methods.prune_text import prune
 from decoupled.model.folder import starter_model
+from decoupled.search.request import Request
 
 REMOVED = (0.5, 0.6, 0.7)
 THRESHOLDS = (0.05, 0.1, 0.2, 0.5)
@@ -146,10 +151,10 @@ def cost(engine: dc.Engine, examples: list, k: int = 10, count: int = 100) -> di
     same = 0.0
     for query, _, _ in examples[:40]:
         hits = {}
-        for prune in times:
+        for how in times:
             began = time.perf_counter()
-            hits[prune] = engine.rerank(query, ids=ids, k=k, prune=prune)
-            times[prune].append((time.perf_counter() - began) * 1e3)
+            hits[how] = engine.rerank(query, ids=ids, k=k, prune=how)
+            times[how].append((time.perf_counter() - began) * 1e3)
         plain, pruned = hits.values()
         assert [h.id for h in plain] == [h.id for h in pruned]
         same = max(same, *(abs(a.score - b.score) for a, b in zip(plain, pruned, strict=True)))
@@ -186,15 +191,74 @@ def context(engine: dc.Engine, examples: list, k: int = 5) -> dict:
     }
 
 
+def features(engine: dc.Engine, examples: list) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features of each sentence by span logits, by matching tokens, and whether it holds an answer."""
+    pruner = prune.Pruner(engine.runtime, None)
+    read, matched, gold = [], [], []
+    for query, text, spans in examples:
+        (search,) = engine.score([Request(query=query, head="span", texts=(text,), k=1)])
+        if search.error is not None or len(search.windows) != 1:
+            continue
+        ((_, excerpt),) = search.windows.describe([0])
+        tokens = prune.tokens_of(excerpt, units := prune.units(excerpt.text))
+        full = [n for n, own in enumerate(tokens) if len(own)]
+        tokens, rank = [tokens[n] for n in full], float(search.logits["rank"].values[0, 0])
+        (cosines,) = pruner._cosines(search, np.array([0]), search.windows.states)
+        read.append(prune.read_features(search.logits["span"][0].astype(float), rank, tokens))
+        matched.append(prune.match_features(cosines, rank, tokens))
+        gold += [any(a < units[n][1] and b > units[n][0] for a, b in spans) for n in full]
+    return np.concatenate(read), np.concatenate(matched), np.array(gold, float)
+
+
+def regression(features_UF: np.ndarray, gold_U: np.ndarray) -> dict:
+    """Weights and offset of a logistic regression, with a small penalty on standardised weights."""
+    mean, spread = features_UF.mean(0), features_UF.std(0)
+    scaled = (features_UF - mean) / spread
+
+    def loss(weights: np.ndarray) -> float:
+        logits = scaled @ weights[:-1] + weights[-1]
+        return float(
+            (np.logaddexp(0, logits) - gold_U * logits).mean() + 1e-4 * (weights[:-1] ** 2).sum()
+        )
+
+    best = minimize(loss, np.zeros(features_UF.shape[1] + 1)).x
+    own = best[:-1] / spread
+    return {"features": own.round(3).tolist(), "offset": round(float(best[-1] - own @ mean), 3)}
+
+
+def fit(engine: dc.Engine, data: Path, questions: int) -> dict:
+    """The weights of `methods/prune_text`, on questions with their passage and with another one."""
+    examples = []
+    halves = ((name, rows(data, name)) for name in ("policyqa", "nq"))
+    sets = [squad(data, "train"), *(every[len(every) // 2 :] for _, every in halves)]
+    for chosen, share in zip(sets, (2, 1, 1), strict=True):
+        random.Random(0).shuffle(chosen)
+        own = chosen[: share * questions // 4]
+        away = [(query, own[n - 7][1], []) for n, (query, _, _) in enumerate(own[: len(own) // 6])]
+        examples += own + away
+    read, matched, gold = features(engine, examples)
+    return {
+        "units": len(gold),
+        "read": regression(read, gold),
+        "matched": regression(matched, gold),
+    }
+
+
 def main() -> None:
     """Measure all sets, and the cost."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--questions", type=int, default=500)
+    parser.add_argument("--fit", action="store_true", help="Fit the weights instead.")
     parser.add_argument("--only-context", action="store_true", help="Tokens and cost alone.")
     options = parser.parse_args()
     engine = dc.Engine(starter_model(), remember=1 << 28)
+    if options.fit:
+        weights = {"commit": commit(), **fit(engine, options.data, options.questions)}
+        print(json.dumps(weights, indent=1))
+        options.output.write_text(json.dumps(weights, indent=1) + "\n")
+        return
     tokens = engine.runtime.tokenizer.lengths
     sets = {"squad_dev": squad(options.data)}
     for name in ("policyqa", "nq", "subjqa"):

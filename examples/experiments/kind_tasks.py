@@ -19,6 +19,7 @@ from decoupled.errors import InputError
 from decoupled.measure.counts import work
 from decoupled.measure.metrics import best_over
 from decoupled.measure.pairs import Pair, Span, read_pairs
+from decoupled.methods.hop.examples import linked_groups
 from decoupled.methods.method import apply
 from decoupled.methods.names import parse
 from decoupled.methods.tree.text import parsed
@@ -29,7 +30,7 @@ from decoupled.model.tokens import Passage, Tokenizer, Window
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.request import Request
 from decoupled.train.data.examples import Examples
-from decoupled.train.data.prepare import linked, tokenise
+from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.evaluate import How, judge
 from decoupled.train.run import with_head
@@ -283,7 +284,7 @@ class Hops(Windows):
         pairs = [pair for question in self.questions("train", seed) for pair in question]
         found = tokenise(pairs, model.tokenizer, self.task, train=True)
         hops = any(block.part.kind == "hop" for block in model.spec.encoder.blocks)
-        return linked(found, pairs) if hops else found
+        return linked_groups(found, pairs) if hops else found
 
     def questions(self, part: str, seed: int) -> list[list[Pair]]:
         """For each the passages to read, titles in front of them as an index shows them."""

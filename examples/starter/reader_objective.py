@@ -17,6 +17,7 @@ from reader_recipe import ReaderSettings
 from rounds import ReaderBatch
 from torch import Tensor
 
+from decoupled.methods.exits.objective import exit_loss
 from decoupled.model.parts.head import HeadKind
 from decoupled.train import losses
 from decoupled.train.data.batches import Batch
@@ -25,8 +26,6 @@ from decoupled.train.loop.forward import Pass, forward_pair
 from decoupled.train.objectives.adapt import (
     SHARPNESS,
     GroupOutputs,
-    Parts,
-    exit_loss,
     own_passage,
     rank_kd,
     read_groups,
@@ -35,6 +34,8 @@ from decoupled.train.objectives.adapt import (
 )
 from decoupled.train.objectives.base import Objective
 
+Parts = dict[str, tuple[float, Tensor]]
+"""Weight and value of each loss, by name."""
 MINOR = 0.35
 """Weight of ranking in a batch that is made to be read, and of reading in one that is made to be ranked."""
 WITHOUT = 0.3

@@ -13,7 +13,7 @@ import torch
 from decoupled.errors import InputError, SpecError
 from decoupled.methods.count import sparse_bytes
 from decoupled.methods.fixed_heads.shrink import SetPatterns
-from decoupled.methods.importance import gated, head_ablation, importance, loss_of
+from decoupled.methods.importance import gated, head_ablation, importance, loss_of, sample_batches
 from decoupled.methods.layerdrop.shrink import KeepLayers
 from decoupled.methods.low_rank import shrink as lowrank
 from decoupled.methods.method import apply
@@ -48,7 +48,7 @@ def logits(model: Model, sample: Prepared) -> torch.Tensor:
     with torch.no_grad():
         found = [
             (batch.rows, forward_pair(model.net, batch, sample.task.head).logits)
-            for batch in sample.batches(model)
+            for batch in sample_batches(sample, model)
         ]
     rows = torch.cat([rows for rows, _ in found])
     return torch.cat([values for _, values in found])[rows.argsort()]
@@ -81,7 +81,7 @@ def test_sharing_is_the_unrolled_model_and_untying_gives_it_back(start, sample, 
 def test_the_gradient_of_a_shared_tensor_is_the_sum_over_its_layers(start, sample):
     shared = apply(start, parse("share:scope=global"), sample)
     untied = apply(shared, parse("untie"))
-    batch = next(iter(sample.batches(start)))
+    batch = next(iter(sample_batches(sample, start)))
 
     def gradients(model: Model) -> dict[str, torch.Tensor]:
         found = forward_pair(model.net, batch, sample.task.head).logits
@@ -125,7 +125,7 @@ def test_alignment_undoes_a_permutation(start, sample):
 
 
 def test_the_loss_of_a_model_is_the_mean_over_its_pairs(start, sample):
-    batches = list(sample.batches(start))
+    batches = list(sample_batches(sample, start))
     order = torch.cat([batch.rows for batch in batches]).argsort()
     label = torch.cat([batch.label for batch in batches])[order, 0].long()
     expected = torch.nn.functional.cross_entropy(logits(start, sample), label)

@@ -10,6 +10,7 @@ import torch
 
 import decoupled
 from decoupled.errors import InputError, SpecError
+from decoupled.methods.importance import sample_batches
 from decoupled.methods.layerdrop.shrink import KeepLayers, LayerDrop
 from decoupled.methods.method import apply
 from decoupled.methods.names import parse
@@ -59,7 +60,7 @@ def sample(start: Model) -> Prepared:
 
 @pytest.fixture(scope="module")
 def batch(start: Model, sample: Prepared) -> Batch:
-    return next(iter(sample.batches(start)))
+    return next(iter(sample_batches(sample, start)))
 
 
 def said(net, batch: Batch) -> torch.Tensor:

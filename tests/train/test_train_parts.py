@@ -9,6 +9,7 @@ import torch
 
 from decoupled.errors import SpecError
 from decoupled.measure.pairs import Pair
+from decoupled.methods.importance import sample_batches
 from decoupled.methods.names import described, parse
 from decoupled.methods.quantise.shrink import on_grid
 from decoupled.model.annex import SHRINKING as METHODS
@@ -51,7 +52,7 @@ def split(model) -> Model:
 
 def test_the_loss_is_the_weighted_sum_of_its_parts(split):
     sample = prepare(class_pairs(8), split, "pairs")
-    batch = next(iter(sample.batches(split)))
+    batch = next(iter(sample_batches(sample, split)))
     teacher = Model.split(split, at=0).net
     for weights in (
         Weights(task=0.25, kd=3.0),
@@ -70,7 +71,7 @@ def test_the_loss_is_the_weighted_sum_of_its_parts(split):
 
 def test_states_are_quantised_for_passages_alone(split):
     narrow = with_projection(split, 8)
-    batch = next(iter(prepare(class_pairs(4), narrow, "pairs").batches(narrow)))
+    batch = next(iter(sample_batches(prepare(class_pairs(4), narrow, "pairs"), narrow)))
     with torch.no_grad():
         plain, coded = (
             forward_pair(narrow.net.eval(), batch, "classes", how=Pass(bits=bits)).states

@@ -35,7 +35,7 @@ Format = Annotated[
     str | None,
     opt.rare("--format", help="How stdin and files of unknown endings are read: html, pdf, text…"),
 ]
-AsText = Annotated[list[str] | None, Option(help="Read files like `*.cfg` as text; repeatable.")]
+AsText = Annotated[list[str] | None, opt.rare(help="Read files like `*.cfg` as text; repeatable.")]
 TextField = Annotated[str | None, opt.rare(help="The field of rows that is their text.")]
 Code = Annotated[bool, opt.rare("--code", help="Read programs whole, not only their comments.")]
 Report = Annotated[Path | None, Option(help="Write what became of each file, as JSON lines.")]
@@ -72,7 +72,7 @@ def index(
     as_text: AsText = None,
     text_field: TextField = None,
     code: Code = False,
-    append: Annotated[bool, Option("--append", help="Add a corpus to an existing index.")] = False,
+    append: Annotated[bool, opt.rare("--append", help="As `add`.")] = False,
     sync: Annotated[bool, Option("--sync", help="Remove passages that the corpus lost.")] = False,
     watch: Annotated[bool, Option("--watch", help="Stay, and follow changes of files.")] = False,
     cluster: Cluster = None,
@@ -86,7 +86,7 @@ def index(
     from decoupled.index.build import reindex  # here: `--help` must not load it
 
     if bool(corpus) == bool(stored) or (stored and watch):
-        raise InputError("give a corpus, or --from INDEX without --watch, and not both")
+        raise InputError("give a corpus, or --from INDEX, and not both; --watch needs a corpus")
     sync = sync or (watch and not append)
     need(*((("watchfiles", "watch"),) if watch else ()))
     if stored:

@@ -7,7 +7,6 @@ turn, by the joint model over the texts. So agreement, quality, time and bytes b
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ import numpy as np
 
 from decoupled.errors import InputError
 from decoupled.index.index import Index
-from decoupled.measure.latency import summarise
+from decoupled.measure.latency import second_run, summarise
 from decoupled.measure.metrics import kendall, normalised_gain
 from decoupled.measure.pairs import Pair, read_pairs
 from decoupled.measure.table import ResultTable
@@ -189,16 +188,13 @@ def _compared(
     for one in lists:
         passages = [Passage(id=ids[text], text=text) for text in one.texts]
         names = [passage.id for passage in passages]
-        runs = []
-        for rerank in (
-            partial(joint.rerank, one.query, texts=passages, raw=True),
-            partial(split.rerank, one.query, ids=names, raw=True),
-        ):
-            rerank()  # the first call of a shape compiles it
-            begun = time.perf_counter()
-            scores = {hit.id: hit.score for hit in rerank()}
-            runs.append(([scores[name] for name in names], 1e3 * (time.perf_counter() - begun)))
-        (theirs, joint_ms), (ours, split_ms) = runs
+        both = (
+            second_run(partial(joint.rerank, one.query, texts=passages, raw=True)),
+            second_run(partial(split.rerank, one.query, ids=names, raw=True)),
+        )
+        scores = [{hit.id: hit.score for hit in hits} for hits, _ in both]
+        theirs, ours = ([by_id[name] for name in names] for by_id in scores)
+        joint_ms, split_ms = (spent for _, spent in both)
         yield _Compared(ranking=one, joint=theirs, split=ours, joint_ms=joint_ms, split_ms=split_ms)
         done(1)
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,14 @@ def summarise(milliseconds: Sequence[float]) -> Latency:
         least=float(times.min()),
         rounds=len(times),
     )
+
+
+def second_run(call: Callable[[], T]) -> tuple[T, float]:
+    """What the second of two calls returns and its milliseconds, since the first one may compile."""
+    call()
+    begun = time.perf_counter()
+    result = call()
+    return result, 1e3 * (time.perf_counter() - begun)
 
 
 def interleaved(

@@ -13,11 +13,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from decoupled.errors import SpecError
 from decoupled.methods.tensors import blocks_of
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.layer import Block
-from decoupled.train.data.batches import Batch
+from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.evaluate import How, evaluate_examples
 from decoupled.train.loop.forward import forward_pair
@@ -28,6 +29,29 @@ BlockName = Literal["attention", "ffn"]
 """The name of the blocks whose heads or neurons are judged."""
 LIMIT = 2000
 """The number of groups of pairs that a score is estimated from by default."""
+BATCH_TOKENS = 1 << 14
+"""Padded tokens of a batch that is read outside of training."""
+
+
+def sample_batches(
+    sample: Prepared, model: Model, *, limit: int | None = None, seed: int = 0
+) -> Iterator[Batch]:
+    """Batches in an order that the seed decides; at most about `limit` groups of pairs in all."""
+    if limit is not None and limit < 1:
+        raise SpecError(f"examples={limit}; choose 1 or more")
+    model.spec.head(sample.task.head)
+    batches = Batches.of(sample.examples(model), model.spec, model.device)
+    left = batches.examples.groups if limit is None else limit
+    order = []
+    for groups in batches.epoch(seed, 0, size=1, tokens=BATCH_TOKENS):
+        # The last batch is cut to the limit, so that as many groups are read whatever the batches hold.
+        if left > 0:
+            order.append(groups[:left])
+            left -= len(order[-1])
+    for groups, batch in zip(order, batches.walk(order), strict=True):
+        yield batch
+        if sample.progress is not None:
+            sample.progress(len(groups))
 
 
 def batch_loss(net: PairEncoder, batch: Batch, sample: Prepared) -> Tensor:
@@ -41,7 +65,7 @@ def loss_of(model: Model, sample: Prepared, *, limit: int = LIMIT) -> float:
     """Mean task loss of a model over the sample, without dropout."""
     total, count = 0.0, 0
     model.net.eval()
-    for batch in sample.batches(model, limit=limit):
+    for batch in sample_batches(sample, model, limit=limit):
         groups = len(batch.rows) // batch.per_group
         total += float(batch_loss(model.net, batch, sample)) * groups
         count += groups
@@ -92,7 +116,7 @@ def see_inputs(
                 see(name, arguments[0])
 
             hooks.callback(module.register_forward_pre_hook(hook).remove)
-        for batch in sample.batches(model, limit=limit):
+        for batch in sample_batches(sample, model, limit=limit):
             forward_pair(model.net.eval(), batch, sample.task.head)
 
 
@@ -102,7 +126,7 @@ def importance(
     """Per slot: E|∂L/∂ξ| `[H]` of every head or neuron, the mean being over groups of pairs."""
     net = model.net.eval()
     totals, count = dict[int, Tensor](), 0
-    for batch in sample.batches(model, limit=limit, seed=seed):
+    for batch in sample_batches(sample, model, limit=limit, seed=seed):
         groups = len(batch.rows) // batch.per_group
         for number, gradient_GH in _gate_gradients(net, batch, sample, name, groups).items():
             # I_h = E_x |∂L/∂ξ_h|: the absolute value is taken per example, before the mean.

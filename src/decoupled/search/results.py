@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from decoupled.errors import DecoupledError
-from decoupled.index.origins import Origins
+
+if TYPE_CHECKING:
+    from decoupled.index.origins import Origins
 
 
 def percent(share: float) -> str:

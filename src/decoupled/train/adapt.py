@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,7 @@ import numpy as np
 
 from decoupled.errors import DecoupledError, InputError, OptionError
 from decoupled.index.index import Index
+from decoupled.measure.latency import second_run
 from decoupled.measure.table import ResultTable
 from decoupled.model import folder
 from decoupled.model.model import Model
@@ -339,19 +340,11 @@ def _speeds(
             break
         passages = some.candidates(number)
         ids = list(dict.fromkeys(passage.id for passage in passages))
-        of_split.append(_timed(partial(engine.rerank, query, ids=ids)))
+        of_split.append(second_run(partial(engine.rerank, query, ids=ids))[1])
         if teacher is not None:
-            of_teacher.append(_timed(partial(teacher.rerank, query, texts=passages)))
+            of_teacher.append(second_run(partial(teacher.rerank, query, texts=passages))[1])
     slow = float(np.median(of_teacher)) if of_teacher else None
     return slow and round(slow, 2), round(float(np.median(of_split)), 2)
-
-
-def _timed(rerank: Callable[[], object]) -> float:
-    """Milliseconds of the second of two calls, since the first one may compile."""
-    rerank()
-    begun = time.perf_counter()
-    rerank()
-    return 1e3 * (time.perf_counter() - begun)
 
 
 @contextmanager

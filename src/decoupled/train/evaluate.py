@@ -175,24 +175,19 @@ def _logits(
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Logits of every batch, without dropout."""
     count = how.progress or (lambda pairs: None)
+    device = torch.device("cpu")
+    if isinstance(net, PairEncoder):
+        device = next(net.parameters()).device
+    batches = Batches.of(examples, net.spec, device)
+    walk = batches.walk(batches.ordered(how.tokens))
     if not isinstance(net, PairEncoder):
-        batches = Batches(
-            examples,
-            torch.device("cpu"),
-            pad=net.spec.text.pad,
-            memory_windows=net.spec.memory_windows,
-        )
-        for batch in batches.walk(batches.ordered(how.tokens)):
+        for batch in walk:
             yield batch, _runtime_logits(net, batch, task.head, count)
         return
-    device = next(net.parameters()).device
-    batches = Batches(
-        examples, device, pad=net.spec.text.pad, memory_windows=net.spec.memory_windows
-    )
     training = net.training
     net.eval()
     try:
-        for batch in batches.walk(batches.ordered(how.tokens)):
+        for batch in walk:
             # Not around the loop: what is done with the logits runs between two batches.
             with torch.inference_mode(), autocast(device, how.precision):
                 passed = Pass(split=how.split, bits=how.bits)

@@ -169,11 +169,6 @@ def attention_mse(
     return error.square().sum() / (seen_BTT.sum() * student_BHTT.shape[1]).clamp(min=1)
 
 
-def attention_probabilities(scores_BHTT: Tensor, real_BT: Tensor) -> Tensor:
-    """The attention probabilities of these scores."""
-    return masked(scores_BHTT, real_BT[:, None, None, :]).softmax(-1)
-
-
 # By task and by batch -----------------------------------------------------------------------------
 
 

@@ -169,8 +169,6 @@ class Distillation(Settings):
     temperature: float = 2.0
     span: Literal["mean", "sum"] = "mean"
     """How the losses of start and end are combined."""
-    scores: Literal["scores", "probabilities"] = "scores"
-    """Whether the attention loss compares scores or probabilities."""
     match: Literal["top", "uniform"] = "top"
     """Which layers `lrs` compares when the teacher is deeper: its last ones, or evenly spaced ones."""
     kl: Literal["forward", "reverse"] = "forward"
@@ -273,8 +271,10 @@ def recipe_from(plain: Mapping[str, Any], kind: type[Settings]) -> Recipe:
     core = {f.name: plain[f.name] for f in fields(Recipe) if f.name in plain}
     own = core.pop("settings", None)
     if own is None:
-        own = _from_flat({n: v for n, v in plain.items() if n not in core}, kind)
+        # Recipes of earlier versions had the settings of all objectives beside the core.
+        own = _renamed({n: v for n, v in plain.items() if n not in core}, kind)
     # Fields that are gone, such as `watch.compile`, are passed over: a saved recipe must still open.
+    own = _shared_fields(own, to_json(kind(), later=True))
     core = _shared_fields(core, to_json(Recipe(), later=True))
     try:
         settings = from_json(kind, own)
@@ -284,13 +284,13 @@ def recipe_from(plain: Mapping[str, Any], kind: type[Settings]) -> Recipe:
     return replace(from_json(Recipe, core), settings=settings)
 
 
-def _from_flat(plain: Mapping[str, Any], kind: type[Settings]) -> dict[str, Any]:
-    """The settings of one objective in a recipe of an earlier version, which had those of all of them."""
+def _renamed(plain: Mapping[str, Any], kind: type[Settings]) -> dict[str, Any]:
+    """Settings under the names of today."""
     own: dict[str, Any] = {}
     for name, value in plain.items():
         now = kind.renamed.get(name, name)
         own |= {now: value} if now else value
-    return _shared_fields(own, to_json(kind(), later=True))
+    return own
 
 
 def _shared_fields(values: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:

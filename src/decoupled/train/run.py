@@ -175,12 +175,7 @@ def train_model(
     how = recipe.of(Distillation).projection
     own = with_bits(model.spec, how.bits)
     student = model.rebuild(own, {"did": "train", **done}).to(accelerator.device)
-    batches = Batches(
-        data.train,
-        accelerator.device,
-        pad=model.spec.text.pad,
-        memory_windows=model.spec.memory_windows,
-    )
+    batches = Batches.of(data.train, model.spec, accelerator.device)
     work = setting.out
     # A copy, since the caller's teacher stays where and as it is.
     copied = teacher.rebuild(teacher.spec, {"did": "teach"}) if teacher else None

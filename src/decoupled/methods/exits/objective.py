@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from decoupled.model.parts.exits import EXITS
 from decoupled.train.data.batches import Batch
 from decoupled.train.loop.forward import Pass
-from decoupled.train.objectives.adapt import exit_loss, read_groups
+from decoupled.train.objectives.adapt import GroupOutputs, rank_kd, read_groups
 from decoupled.train.objectives.base import Objective
 from decoupled.train.recipe import Settings
 
@@ -42,6 +43,19 @@ class Exits(Objective):
         temperature: float = getattr(self.recipe.settings, "temperature", 1.0)
         loss = exit_loss(outputs, target_GC, temperature)
         return loss, {"exits": loss.detach()}
+
+
+def exit_loss(outputs: GroupOutputs, target_GC: Tensor | None, temperature: float) -> Tensor:
+    """KL of every exit against the last layer, and as much against the teacher where there is one."""
+    # Detached: the exits follow the last layer, which must not move towards them.
+    targets = [one for one in (outputs.rank.detach(), target_GC) if one is not None]
+    return torch.stack(
+        [
+            rank_kd(score.float(), target.float(), temperature)
+            for score in outputs.exits
+            for target in targets
+        ]
+    ).mean()
 
 
 OBJECTIVE = Exits

@@ -17,7 +17,7 @@ from decoupled.errors import SpecError
 from decoupled.methods import tensors as linear
 from decoupled.methods.fixed_heads.module import matrix
 from decoupled.methods.fixed_heads.part import PATTERNS, Empty, FixedPatterns, Pattern
-from decoupled.methods.importance import LIMIT
+from decoupled.methods.importance import LIMIT, sample_batches
 from decoupled.methods.method import Method, Weights, with_layers
 from decoupled.model.model import Model
 from decoupled.model.nn.block import Context
@@ -155,6 +155,6 @@ def _distances(model: Model, sample: Prepared, slots: set[int]) -> dict[int, Ten
         return run(context, x_BTD)
 
     with net.stack.hook(read):
-        for batch in sample.batches(model, limit=LIMIT // 8):
+        for batch in sample_batches(sample, model, limit=LIMIT // 8):
             forward_pair(net, batch, sample.task.head)
     return totals

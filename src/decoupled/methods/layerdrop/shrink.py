@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from decoupled.errors import SpecError
-from decoupled.methods.importance import LIMIT, batch_loss, loss_of
+from decoupled.methods.importance import LIMIT, batch_loss, loss_of, sample_batches
 from decoupled.methods.method import BeforeSteps, Method, apply, with_layers
 from decoupled.model.model import Model
 from decoupled.model.nn.block import Context
@@ -215,7 +215,7 @@ def _open_most(
 
 def _repeated(model: Model, sample: Prepared, steps: int, seed: int) -> Iterator[Batch]:
     """Batches of the sample, again from its start when it ends."""
-    epochs = (sample.batches(model, seed=seed + epoch) for epoch in count())
+    epochs = (sample_batches(sample, model, seed=seed + epoch) for epoch in count())
     for done, batch in enumerate(chain.from_iterable(epochs)):
         if done == steps:
             return

@@ -137,7 +137,7 @@ def places(chosen_BT: Tensor, batch: Batch, share: float, more: int = 1) -> Tens
     They are at most that share of the tokens and so many more of each text. M is known from the lengths of
     the texts, since to count on a GPU means to wait for it.
     """
-    most = int(share * batch.real_tokens[2]) + more * len(chosen_BT)
+    most = int(share * batch.real_tokens) + more * len(chosen_BT)
     return torch.nonzero_static(chosen_BT.flatten(), size=most, fill_value=-1)[:, 0]
 
 

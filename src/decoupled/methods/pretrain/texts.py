@@ -108,7 +108,7 @@ class TextBatches:
             free=torch.cat([side.free for side in sides], 1),
             mentions=self._mentions(segments),
             number=number,
-            tokens=(counts[0], sum(counts[1:]), sum(counts)),
+            tokens=sum(counts),
         )
 
     def _side(self, corpus: Corpus, rows_B2: Tensor, longest: int, side: int) -> _Side:

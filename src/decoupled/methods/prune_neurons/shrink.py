@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from decoupled.errors import SpecError
-from decoupled.methods.importance import LIMIT, gated
+from decoupled.methods.importance import LIMIT, gated, sample_batches
 from decoupled.methods.method import FITTED, Method, Weights
 from decoupled.methods.tensors import bias_of, blocks_of, need_floats, whole
 from decoupled.methods.units import Kept, cut_units, narrowed, share_of, slots_above, unit_scores
@@ -99,6 +99,6 @@ def _means(model: Model, sample: Prepared) -> tuple[tuple[int, Tensor], ...]:
         return units
 
     with gated(model.net.eval(), "ffn", watch):
-        for batch in sample.batches(model, limit=LIMIT // 4):
+        for batch in sample_batches(sample, model, limit=LIMIT // 4):
             forward_pair(model.net, batch, sample.task.head)
     return tuple((n, (total / counts[n]).float().cpu()) for n, total in sums.items())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Ragged
 from decoupled.train.data.examples import Examples
 
@@ -48,7 +49,7 @@ class Batch:
     earlier_real: Tensor | None = None
     linked: Tensor | None = None
     """`[B,per_group]`: which pairs of its group each pair hears in a hop; None is all of them."""
-    tokens: tuple[int, int, int] | None = None
+    tokens: int | None = None
     """The `real_tokens` where they are known, so that nobody waits for a GPU to count."""
 
     @property
@@ -60,13 +61,9 @@ class Batch:
         )
 
     @property
-    def real_tokens(self) -> tuple[int, int, int]:
-        """How many tokens of the queries, the passages and the pairs are real."""
-        if self.tokens is not None:
-            return self.tokens
-        query, passage = (int(real.sum()) for real in (self.query_real, self.passage_real))
-        pairs = query * self.query_repeat + passage * self.passage_repeat
-        return query, passage, pairs
+    def real_tokens(self) -> int:
+        """How many tokens of the pairs are real."""
+        return sum(int(real.sum()) for real in self.real) if self.tokens is None else self.tokens
 
     @property
     def links(self) -> Tensor | None:
@@ -163,15 +160,17 @@ class Batches:
             # The window before one is at least as long: all but the last of a text are full.
             before = examples.passages.lengths[examples.passage_of - (mine > 0)].reshape(shape)
             self.passage_lengths = np.maximum(self.passage_lengths, before.max(1))
-        self._real_sides = (
-            _once(queries, examples.share == "query"),
-            _once(passages, examples.share == "passage"),
-        )
         self._real_pairs = queries.sum(1) + passages.sum(1)
-        self._real = self._real_sides[0] + self._real_sides[1]
+        self._real = _once(queries, examples.share == "query")
+        self._real += _once(passages, examples.share == "passage")
         # Ceiling divisions: the sum of both padded widths, in units of ROUND.
         padded = -(-self.query_lengths // ROUND) - (-self.passage_lengths // ROUND)
         self._sizes = padded * ROUND * examples.per_group
+
+    @classmethod
+    def of(cls, examples: Examples, spec: ModelSpec, device: torch.device) -> Batches:
+        """The examples as a model of that spec reads them."""
+        return cls(examples, device, pad=spec.text.pad, memory_windows=spec.memory_windows)
 
     def epoch(self, seed: int, number: int, *, size: int, tokens: int | None) -> list[Groups]:
         """Every group once, in batches of like lengths, in an order that seed and number decide."""
@@ -215,8 +214,7 @@ class Batches:
             start += len(groups)
             longest = (self.query_lengths[groups].max(), self.passage_lengths[groups].max())
             query, passage = (self._width(int(length)) for length in longest)
-            sizes = (*self._real_sides, self._real_pairs)
-            real = cast(tuple[int, int, int], tuple(int(n[groups].sum()) for n in sizes))
+            real = int(self._real_pairs[groups].sum())
             batch = replace(self.build(rows, (query, passage), first + shift), tokens=real)
             steps = int(self._earlier[groups].max())
             yield self._with_earlier(batch, passage, steps) if steps else batch

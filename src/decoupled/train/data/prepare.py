@@ -6,25 +6,21 @@ A task's passage is the side that is cached, so tasks over sentence pairs swap t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from decoupled.errors import InputError, SpecError
+from decoupled.errors import InputError
 from decoupled.measure.pairs import Pair
 from decoupled.model import annex
 from decoupled.model.model import Model
 from decoupled.model.spec import TextSpec
 from decoupled.model.states import Ragged
-from decoupled.model.tokens import Ids, Passage, Tokenizer, Window
+from decoupled.model.tokens import Ids, Tokenizer, Window
 from decoupled.runtime.base import Runtime
-from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.examples import Examples, Ints, Truth
 from decoupled.train.data.tasks import Task, by_head, task_for
-
-BATCH_TOKENS = 1 << 14
-"""Padded tokens of a batch that is read outside of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,30 +51,6 @@ class Prepared:
         kept = [pair for pair in self.pairs if _turn(pair, self.task).passage in held]
         return train, tokenise(kept, model.tokenizer, self.task, train=False)
 
-    def batches(self, model: Model, *, limit: int | None = None, seed: int = 0) -> Iterator[Batch]:
-        """Batches in an order that the seed decides; at most about `limit` groups of pairs in all."""
-        if limit is not None and limit < 1:
-            raise SpecError(f"examples={limit}; choose 1 or more")
-        model.spec.head(self.task.head)
-        batches = Batches(
-            self.examples(model),
-            model.device,
-            pad=model.spec.text.pad,
-            memory_windows=model.spec.memory_windows,
-        )
-        left = batches.examples.groups if limit is None else limit
-        order = []
-        for groups in batches.epoch(seed, 0, size=1, tokens=BATCH_TOKENS):
-            # The last batch is cut to the limit, so that as many groups are read whatever the
-            # batches hold.
-            if left > 0:
-                order.append(groups[:left])
-                left -= len(order[-1])
-        for groups, batch in zip(order, batches.walk(order), strict=True):
-            yield batch
-            if self.progress is not None:
-                self.progress(len(groups))
-
 
 def prepare(
     pairs: Iterable[Pair],
@@ -107,7 +79,9 @@ def prepare(
         if key not in cached:
             examples = tokenise(listed, tokenizer, what, train=train)
             hopping = train and any(block.part.kind == "hop" for block in spec.encoder.blocks)
-            cached[key] = linked(examples, listed) if hopping and what.head == "span" else examples
+            if hopping and what.head == "span":
+                examples = annex.load("hop.examples").linked_groups(examples, listed)
+            cached[key] = examples
         return cached[key]
 
     return Prepared(task=what, read=read, pairs=listed)
@@ -212,27 +186,6 @@ def _grouped(examples: Examples, task: Task, train: bool) -> Examples:
     if task.head == "rank" and train and task.options > 1:
         return rank_groups(examples, task.options - 1)
     return examples
-
-
-def linked(examples: Examples, pairs: Sequence[Pair]) -> Examples:
-    """Examples with the passages of a question as one group, linked along titles where they have some."""
-    sizes = np.bincount(examples.question)
-    if (sizes != sizes[0]).any():
-        wrong = int((sizes != sizes[0]).argmax())
-        raise InputError(
-            f"question {wrong} of the data has {sizes[wrong]} windows to read and question 0 has {sizes[0]}; "
-            "hops are trained on as many for each: pairs of one `id`, short enough for one window"
-        )
-    order = np.argsort(examples.question, kind="stable")
-    grouped = replace(examples.select(order), per_group=int(sizes[0]), share="query")
-    titles = {pair.passage.lower(): pair.title for pair in pairs}  # texts of a task may be lowered
-    if not any(titles.values()) or examples.truth is None:
-        return grouped
-    texts = [examples.truth.texts[n] for n in examples.truth.text_of[grouped.passage_of].tolist()]
-    read = [Passage(id=text, text=text, title=titles[text.lower()]) for text in texts]
-    groups = (read[n : n + sizes[0]] for n in range(0, len(read), sizes[0]))
-    links = annex.load("hop.links").linked
-    return replace(grouped, links=np.concatenate([links(group) for group in groups]))
 
 
 def rank_groups(examples: Examples, negatives: int, seed: int = 0) -> Examples:

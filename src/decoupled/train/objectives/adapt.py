@@ -33,8 +33,8 @@ YES_NO = 0.3
 
 TeacherLogits = Callable[[Tensor], Tensor]
 """Turns a teacher's logits into the student's target."""
-Parts = dict[str, tuple[float, Tensor]]
-"""Weight and value of each loss, by name."""
+Parts = dict[str, Tensor]
+"""The losses by the names of their weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,6 @@ class AdaptationWeights:
     """Contrastive loss of the passage that a query was made from, among all of a batch."""
     reconstruction: float = 0.1
     """States against what the learned projection gives back."""
-    exits: float = 0.0
-    """Rank heads below the last layer, for a model that has exits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,11 +191,7 @@ class Adapt(Objective):
                 near = bool(weights.vector_kd)
                 before = read_groups(self.before.eval(), batch, vectors=near)
             target_B = target_B + self.own * before.rank.flatten().float()
-        how = Pass(
-            bits=self.settings.bits,
-            hidden=bool(weights.lrs and self.teacher),
-            exits=bool(weights.exits),
-        )
+        how = Pass(bits=self.settings.bits, hidden=bool(weights.lrs and self.teacher))
         near = bool(weights.vector or (weights.vector_kd and before and before.vectors))
         outputs = read_groups(self.student, batch, how, vectors=near)
         parts: Parts = {}
@@ -207,19 +201,13 @@ class Adapt(Objective):
                 teacher_outputs = forward_pair(self.teacher.eval(), batch, "rank", how=how)
             if self.logits_to_rank is not None:
                 target_B = self.logits_to_rank(teacher_outputs.by_head["rank"][:, 0].float())
-            parts["lrs"] = (
-                weights.lrs,
-                losses.lrs(outputs.hidden, teacher_outputs.hidden, outputs.moved),
-            )
+            parts["lrs"] = losses.lrs(outputs.hidden, teacher_outputs.hidden, outputs.moved)
         target_GC = target_B.view_as(outputs.rank)
         parts |= self._ranking(outputs, target_GC) | self._staying(batch, outputs, before)
         if self.student.spec.projection is not None and weights.reconstruction:
-            parts["reconstruction"] = weights.reconstruction, losses.projection_loss(outputs.states)
-        if outputs.exits:
-            value = exit_loss(outputs, target_GC, self.settings.temperature)
-            parts["exits"] = weights.exits, value
-        total = torch.stack([weight * value for weight, value in parts.values()]).sum()
-        return total, {name: value.detach() for name, (_, value) in parts.items()}
+            parts["reconstruction"] = losses.projection_loss(outputs.states)
+        total = torch.stack([getattr(weights, n) * value for n, value in parts.items()]).sum()
+        return total, {name: value.detach() for name, value in parts.items()}
 
     def steady(self, batch: Batch) -> bool:
         """Whether steps can be captured: where the rank head has one value, as others need host numbers."""
@@ -230,15 +218,12 @@ class Adapt(Objective):
         weights, score_GC = self.settings.weights, outputs.rank.float()
         parts: Parts = {}
         if weights.rank_kd:
-            parts["rank_kd"] = (
-                weights.rank_kd,
-                rank_kd(score_GC, target_GC, self.settings.temperature),
-            )
+            parts["rank_kd"] = rank_kd(score_GC, target_GC, self.settings.temperature)
         if weights.margin:
             # Halved, this is the variance of the errors within a group.
-            parts["margin"] = weights.margin, losses.margin_mse(score_GC, target_GC) / 2
+            parts["margin"] = losses.margin_mse(score_GC, target_GC) / 2
         if outputs.late is not None and weights.late:
-            parts["late"] = weights.late, losses.kd(outputs.late, target_GC, 1.0, None)
+            parts["late"] = losses.kd(outputs.late, target_GC, 1.0, None)
         return parts
 
     def _staying(
@@ -249,14 +234,13 @@ class Adapt(Objective):
         parts: Parts = {}
         was = None if before is None else before.span
         if outputs.span is not None and was is not None and weights.span_kd:
-            value = span_kd(batch, outputs.span, was, self.settings.temperature)
-            parts["span_kd"] = weights.span_kd, value
+            parts["span_kd"] = span_kd(batch, outputs.span, was, self.settings.temperature)
         if outputs.vectors is None:
             return parts
         if before is not None and before.vectors is not None and weights.vector_kd:
-            parts["vector_kd"] = weights.vector_kd, vector_kd(outputs.vectors, before.vectors)
+            parts["vector_kd"] = vector_kd(outputs.vectors, before.vectors)
         if weights.vector:
-            parts["vector"] = weights.vector, own_passage(batch, outputs.vectors, batch.sourced)
+            parts["vector"] = own_passage(batch, outputs.vectors, batch.sourced)
         return parts
 
 
@@ -302,19 +286,6 @@ def own_passage(batch: Batch, vectors: tuple[Tensor, Tensor], counted_G: Tensor)
     again_GB = (ids[own_G][:, None] == ids).all(-1).scatter(1, own_G[:, None], False)
     scores = scores.masked_fill(again_GB, -torch.inf)
     return losses.mean_of(F.cross_entropy(scores, own_G, reduction="none"), counted_G)
-
-
-def exit_loss(outputs: GroupOutputs, target_GC: Tensor | None, temperature: float) -> Tensor:
-    """KL of every exit against the last layer, and as much against the teacher where there is one."""
-    # Detached: the exits follow the last layer, which must not move towards them.
-    targets = [one for one in (outputs.rank.detach(), target_GC) if one is not None]
-    return torch.stack(
-        [
-            rank_kd(score.float(), target.float(), temperature)
-            for score in outputs.exits
-            for target in targets
-        ]
-    ).mean()
 
 
 OBJECTIVE = Adapt

@@ -90,8 +90,9 @@ class Distill(Objective):
         for split in splits:
             how = replace(self._kept, split=split, bits=self.settings.projection.bits)
             student = forward_pair(self.student, batch, self.task.head, how=how)
-            for name, (weight, value) in self._compare(batch, student, teacher).items():
-                total = weight * value if total is None else total + weight * value
+            for name, value in self._compare(batch, student, teacher).items():
+                weighted = getattr(self.settings.weights, name) * value
+                total = weighted if total is None else total + weighted
                 parts[name] = parts.get(name, 0.0) + value.detach() / len(splits)
         if total is None:
             raise InputError(f"every weight of the recipe {self.recipe.name!r} is 0; raise one")
@@ -120,35 +121,26 @@ class Distill(Objective):
 
     def _compare(
         self, batch: Batch, student: PairOutputs, teacher: PairOutputs | Tensor | None
-    ) -> dict[str, tuple[float, Tensor]]:
-        weights, weighted, logits = self.settings.weights, {}, student.logits
+    ) -> dict[str, Tensor]:
+        """The losses by the names of their weights."""
+        weights, values, logits = self.settings.weights, dict[str, Tensor](), student.logits
         soft = teacher.logits if isinstance(teacher, PairOutputs) else teacher
         if weights.task:
-            weighted["task"] = (
-                weights.task,
-                losses.task_loss(self.task, self.settings, logits, batch),
-            )
+            values["task"] = losses.task_loss(self.task, self.settings, logits, batch)
         if weights.margin:
             target = losses.grouped(batch.score if soft is None else soft, batch)
-            weighted["margin"] = (
-                weights.margin,
-                losses.margin_mse(losses.grouped(logits, batch), target),
-            )
+            values["margin"] = losses.margin_mse(losses.grouped(logits, batch), target)
         if weights.kd and soft is not None:
             how = self.settings.temperature, self.settings.kl
-            value = losses.soft_loss(self.task, logits, soft, batch, *how)
-            weighted["kd"] = weights.kd, value
+            values["kd"] = losses.soft_loss(self.task, logits, soft, batch, *how)
         if weights.reconstruction:
-            value = losses.projection_loss(student.states)
-            weighted["reconstruction"] = weights.reconstruction, value
+            values["reconstruction"] = losses.projection_loss(student.states)
         if isinstance(teacher, PairOutputs):
-            weighted |= self._compare_inner(student, teacher)
-        return weighted
+            values |= self._compare_inner(student, teacher)
+        return values
 
-    def _compare_inner(
-        self, student: PairOutputs, teacher: PairOutputs
-    ) -> dict[str, tuple[float, Tensor]]:
-        weights, weighted, real = self.settings.weights, {}, student.real
+    def _compare_inner(self, student: PairOutputs, teacher: PairOutputs) -> dict[str, Tensor]:
+        weights, values = self.settings.weights, dict[str, Tensor]()
         hidden: Sequence[Tensor] = student.hidden
         if self.bridge is not None:
             hidden = [self.bridge(x) for x in hidden]
@@ -159,22 +151,19 @@ class Distill(Objective):
             targets = teacher.hidden
             if self.settings.match == "uniform":
                 targets = losses.spread(targets, len(hidden))
-            value = losses.lrs(hidden, targets, student.moved, pooled, self.settings.lrs_reduce)
-            weighted["lrs"] = (weights.lrs, value)
+            reduce = self.settings.lrs_reduce
+            values["lrs"] = losses.lrs(hidden, targets, student.moved, pooled, reduce)
         if weights.hidden and hidden and teacher.hidden:
-            value = losses.state_mse(hidden[-1], teacher.hidden[-1], student.moved[-1])
-            weighted["hidden"] = (weights.hidden, value)
+            moved, target = student.moved[-1], teacher.hidden[-1]
+            values["hidden"] = losses.state_mse(hidden[-1], target, moved)
         if weights.attention and student.scores and teacher.scores:
             ours, theirs = student.scores[-1], teacher.scores[-1]
             if ours.shape[1] != theirs.shape[1]:
                 # Heads of models with more or fewer of them have no partners; their means have.
                 ours, theirs = ours.mean(1, keepdim=True), theirs.mean(1, keepdim=True)
-            if self.settings.scores == "probabilities":
-                ours = losses.attention_probabilities(ours, real)
-                theirs = losses.attention_probabilities(theirs, real)
-            value = losses.attention_mse(ours, theirs, real, student.moved[-1])
-            weighted["attention"] = (weights.attention, value)
-        return weighted
+            real, moved = student.real, student.moved[-1]
+            values["attention"] = losses.attention_mse(ours, theirs, real, moved)
+        return values
 
 
 def _check(student: PairEncoder, task: Task, recipe: Recipe, teacher: PairEncoder | None) -> None:

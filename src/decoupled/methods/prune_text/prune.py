@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
@@ -77,30 +78,17 @@ def joined(text: str, kept: Sequence[tuple[int, int]]) -> str:
     return "".join(pieces).strip() + tail
 
 
-class ReadWeights(NamedTuple):
-    """A logistic regression on what the span head says of a unit (benchmarks/prune.py fits it)."""
+class Weights(NamedTuple):
+    """A logistic regression on features of a unit (`benchmarks/prune.py --fit`)."""
 
-    share: float = 0.428
-    """Of the log of the unit's share of the weight of all answers of its passage."""
-    answer: float = 0.121
-    """Of the log-odds of its answers against no answer."""
-    rank: float = 0.544
-    """Of the passage's rank logit."""
-    offset: float = 1.06
+    features: tuple[float, float, float]
+    offset: float
 
 
-class MatchWeights(NamedTuple):
-    """A logistic regression for models without span head, on how well a unit matches the query's tokens."""
-
-    match: float = 4.71
-    """Of the mean over the query's tokens of the best cosine in the unit."""
-    behind: float = 26.5
-    """Of how far the unit is behind the best of its passage."""
-    rank: float = 0.394
-    offset: float = -3.44
-
-
-READ, MATCHED = ReadWeights(), MatchWeights()
+READ = Weights((0.413, 0.104, 0.617), 0.969)
+"""On `read_features`: the unit's share of the answers, its answers against none, the passage's rank."""
+MATCHED = Weights((2.976, 23.261, 0.413), -2.352)
+"""On `match_features`: the unit's match, how far it is behind the best of its passage, the passage's rank."""
 
 
 class Chances(NamedTuple):
@@ -158,9 +146,11 @@ class Pruner:
         excerpts = [excerpt for _, excerpt in search.windows.describe(windows)]
         if "span" in logits:
             spans = [logits["span"][n].astype(np.float64) for n in range(len(which))]
-            return [_read(e, s, float(r)) for e, s, r in zip(excerpts, spans, ranks, strict=True)]
+            each = zip(excerpts, spans, ranks.tolist(), strict=True)
+            return [_unit_chances(e, READ, partial(read_features, s, r)) for e, s, r in each]
         cosines = self._cosines(search, which, passages)
-        return [_matched(e, c, float(r)) for e, c, r in zip(excerpts, cosines, ranks, strict=True)]
+        each = zip(excerpts, cosines, ranks.tolist(), strict=True)
+        return [_unit_chances(e, MATCHED, partial(match_features, c, r)) for e, c, r in each]
 
     def _cosines(self, search: SearchRun, which: Rows, passages: Passages) -> list[Floats]:
         """`[T,Q]` for each window: the cosines of its tokens with those of the query."""
@@ -182,38 +172,38 @@ class Pruner:
         return np.split(cosines_NQ, np.cumsum(passages.lengths)[:-1])
 
 
-def _read(excerpt: Excerpt, logits_T2: Floats, rank: float) -> Chances:
-    """The probabilities of a window's units from its span logits, the first row of which is no answer."""
-
-    def logit(tokens: list[Tokens]) -> Floats:
-        own = logits_T2[1:]
-        weight = np.array([np.logaddexp.reduce(own[some], 0).sum() for some in tokens])
-        share, odds = weight - np.logaddexp.reduce(weight), weight - logits_T2[0].sum()
-        return READ.offset + READ.rank * rank + READ.share * share + READ.answer * odds
-
-    return _unit_chances(excerpt, logit)
+def read_features(logits_T2: Floats, rank: float, tokens: list[Tokens]) -> Floats:
+    """`[U,3]` features of units from span logits, the first row of which is no answer."""
+    own = logits_T2[1:]
+    weight = np.array([np.logaddexp.reduce(own[some], 0).sum() for some in tokens])
+    share, odds = weight - np.logaddexp.reduce(weight), weight - logits_T2[0].sum()
+    return np.stack([share, odds, np.full(len(tokens), rank)], 1)
 
 
-def _matched(excerpt: Excerpt, cosines_TQ: Floats, rank: float) -> Chances:
-    """The probabilities of a window's units from how its tokens match those of the query."""
-
-    def logit(tokens: list[Tokens]) -> Floats:
-        match = np.array([cosines_TQ[some].max(0).mean() for some in tokens])
-        behind = MATCHED.behind * (match - match.max())
-        return MATCHED.offset + MATCHED.rank * rank + MATCHED.match * match + behind
-
-    return _unit_chances(excerpt, logit)
+def match_features(cosines_TQ: Floats, rank: float, tokens: list[Tokens]) -> Floats:
+    """`[U,3]` features of units from the cosines of their tokens with those of the query."""
+    match = np.array([cosines_TQ[some].max(0).mean() for some in tokens])
+    return np.stack([match, match - match.max(), np.full(len(tokens), rank)], 1)
 
 
-def _unit_chances(excerpt: Excerpt, logit: Callable[[list[Tokens]], Floats]) -> Chances:
-    """The units of a window and the probability of each; one that no token begins in goes with none."""
-    spans, begins = units(excerpt.text), excerpt.offsets[:, 0]
+def tokens_of(excerpt: Excerpt, spans: Sequence[tuple[int, int]]) -> list[Tokens]:
+    """The numbers of the tokens that begin in each unit."""
+    begins = excerpt.offsets[:, 0]
     real = excerpt.offsets[:, 1] > begins
-    tokens = [np.flatnonzero(real & (begins >= a) & (begins < b)) for a, b in spans]
+    return [np.flatnonzero(real & (begins >= a) & (begins < b)) for a, b in spans]
+
+
+def _unit_chances(
+    excerpt: Excerpt, weights: Weights, features: Callable[[list[Tokens]], Floats]
+) -> Chances:
+    """The units of a window and the probability of each; one that no token begins in goes with none."""
+    spans = units(excerpt.text)
+    tokens = tokens_of(excerpt, spans)
     full = [n for n, own in enumerate(tokens) if len(own)]
     values = np.zeros(len(spans))
     if full:
-        values[full] = sigmoid(logit([tokens[n] for n in full]))
+        logits = features([tokens[n] for n in full]) @ np.array(weights.features) + weights.offset
+        values[full] = sigmoid(logits)
     return Chances(spans, values)
 
 
