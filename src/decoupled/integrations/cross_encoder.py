@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from decoupled.errors import InputError
 from decoupled.index.stored import stored_passages
 from decoupled.model.scoring import sigmoid
 from decoupled.search.engine import Engine
-from decoupled.search.request import Request, listed
+from decoupled.search.request import listed
 from decoupled.search.results import Hits
 
 REMEMBER = 256 << 20
@@ -122,10 +121,7 @@ class CrossEncoder:
                 texts = {n: pairs[n][1] for n in by_query[query]}
                 ids = {n: stored[key] for n, text in texts.items() if (key := _key(text)) in stored}
                 documents = listed(ids, {n: t for n, t in texts.items() if n not in ids})
-                request = Request(
-                    query=query, head="rank", ids=documents.ids, texts=documents.texts
-                )
-                requests.append(replace(request, raw=True))
+                requests.append(documents.request(query, raw=True))
                 positions.append(documents.positions)
             for hits, where in zip(self.engine.run(requests), positions, strict=True):
                 if isinstance(hits, Exception):

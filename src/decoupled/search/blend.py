@@ -8,19 +8,23 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.model.codec import Codec
-from decoupled.model.scoring import Scoring
+from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Encoded, States
 from decoupled.search.fetch import Fetched
-from decoupled.search.first_stage import prior
+from decoupled.search.first_stage import blended, prior
 from decoupled.search.late_interaction import LateInteraction, per_result
-from decoupled.search.request import Request, SearchRun, Windows
+from decoupled.search.request import SearchRun, Windows, timed
 
 
-def blend(request: Request, scoring: Scoring, stored: Fetched, windows: Windows) -> Windows:
+def blend(search: SearchRun, spec: ModelSpec, stored: Fetched, windows: Windows) -> Windows:
     """The windows with what is added to the rank logits of those that the first stage found."""
-    # Standardised over all candidates, so that every share says the same about its own.
-    added = request.blend * prior(stored.candidates, scoring)
-    return replace(windows, prior=added[stored.own])
+    scoring = blended(search.request, spec)
+    if scoring is None or windows.snapshot is None:
+        return windows
+    with timed("retrieve_ms", search):
+        # Standardised over all candidates, so that every share says the same about its own.
+        added = search.request.blend * prior(stored.candidates, scoring)
+        return replace(windows, prior=added[stored.own])
 
 
 def worth_reading(

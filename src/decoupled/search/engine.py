@@ -28,14 +28,13 @@ from decoupled.search.answers import Outcome, noted, outcome
 from decoupled.search.blend import blend, worth_reading
 from decoupled.search.cross import cross_searches
 from decoupled.search.fetch import DeviceCache, Fetched, TextCache, TextEncoder, fetch
-from decoupled.search.first_stage import Candidates, blended, embed, first_stage
+from decoupled.search.first_stage import Candidates, embed, first_stage
 from decoupled.search.late_interaction import LateInteraction, open_late_interaction, per_result
 from decoupled.search.request import (
     CANDIDATES,
     FirstStageName,
     Request,
     SearchRun,
-    Windows,
     as_ids,
     as_passages,
     attempt,
@@ -303,7 +302,7 @@ class Engine:
         # Late interaction, blend and choose: what the cross component reads of each request.
         for search, windows in zip(active, joined, strict=True):
             with attempt(search):
-                search.windows = self._blend(search, stored[search], windows)
+                search.windows = blend(search, self.spec, stored[search], windows)
                 self._choose(search, stored[search])
         if self.spec.exits and (self.cascade is None or self.cascade.keep < 1):
             annex.load("exits.search").stop_early(self.spec, runtime, searches, budget)
@@ -359,14 +358,6 @@ class Engine:
             device = None if search.request.texts else self._device_cache
             narrows = self._narrowing(search.request, len(candidates.own)) is not None
             return fetch(snapshot, candidates, self._state_cache, device, on_host=narrows)
-
-    def _blend(self, search: SearchRun, stored: Fetched, windows: Windows) -> Windows:
-        """The windows, with what first-stage scores add to the rank logit of each candidate."""
-        scoring = blended(search.request, self.spec)
-        if scoring is None or windows.snapshot is None:
-            return windows
-        with timed("retrieve_ms", search):
-            return blend(search.request, scoring, stored, windows)
 
     def _choose(self, search: SearchRun, stored: Fetched) -> None:
         """Keep the windows that are worth reading by the cross component; all where each must be scored."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -38,13 +39,17 @@ class Candidates:
 
 
 class _Scores:
-    """The scores that a search gives to rows, each computed once."""
+    """A search for one query, and the scores that it gives to rows, each computed once."""
 
-    def __init__(self, search: Callable[[Rows], Ranking]) -> None:
+    def __init__(self, search: Callable[..., Ranking]) -> None:
         self._search = search
         self._rows, self._scores = np.zeros(0, np.int64), np.zeros(0)
 
-    def learn(self, hits: Ranking) -> Ranking:
+    def best(self, k: int, where: Where | None = None) -> Ranking:
+        """The `k` best records."""
+        return self._learn(self._search(k, where))
+
+    def _learn(self, hits: Ranking) -> Ranking:
         """Keep the scores of a ranking."""
         # Sorted, so that `of` can use a binary search; a row keeps its first score.
         rows, first = np.unique(np.concatenate([self._rows, hits.rows]), return_index=True)
@@ -56,10 +61,10 @@ class _Scores:
         """The score of each row; 0 where the search gives none."""
         lacking = np.setdiff1d(rows, self._rows)
         if len(lacking):
-            self.learn(self._search(lacking))
+            self._learn(self._search(len(lacking), rows=lacking))
             # Rows that match nothing are not ranked: they score 0, and are not asked for again.
             none = np.setdiff1d(lacking, self._rows)
-            self.learn(Ranking(none, np.zeros(len(none), np.float32)))
+            self._learn(Ranking(none, np.zeros(len(none), np.float32)))
         return self._scores[np.searchsorted(self._rows, rows)]
 
 
@@ -67,25 +72,12 @@ class FirstStageQuery:
     """A query as both searches take it, and their scores of rows so far."""
 
     def __init__(self, snapshot: Snapshot, query: str, vector: npt.NDArray[np.float32]) -> None:
-        self._snapshot, self._query, self._vector = snapshot, query, vector
-        self._bm25 = _Scores(lambda rows: snapshot.lexical(query, len(rows), rows=rows))
-        self._cosine = _Scores(lambda rows: snapshot.dense(vector, len(rows), rows=rows))
-
-    def lexical(self, k: int, where: Where | None = None) -> Ranking:
-        """The `k` best by BM25."""
-        return self._bm25.learn(self._snapshot.lexical(self._query, k, where))
-
-    def dense(self, k: int, where: Where | None = None) -> Ranking:
-        """The `k` best by the inner product of vectors."""
-        return self._cosine.learn(self._snapshot.dense(self._vector, k, where))
-
-    def bm25(self, rows: Rows) -> Floats:
-        """The BM25 score of each row; 0 where it shares no word with the query."""
-        return self._bm25.of(rows)
-
-    def cosine(self, rows: Rows) -> Floats:
-        """The inner product of each row's vector with the query's; 0 where it has none."""
-        return self._cosine.of(rows)
+        words = _Scores(partial(snapshot.lexical, query))
+        vectors = _Scores(partial(snapshot.dense, vector))
+        self.lexical, self.bm25 = words.best, words.of
+        """The best by BM25, and the BM25 score of rows: 0 for one that shares no word with the query."""
+        self.dense, self.cosine = vectors.best, vectors.of
+        """The same by the inner product with the query's vector; 0 for a row that has none."""
 
 
 def first_stage(

@@ -112,8 +112,8 @@ class LateInteraction:
         if self.projection is not None:
             codes = Ragged(states_of(passages, codec), passages.lengths)
             return self.projection.scores(np.asarray(query.values, np.float32), codes)
-        codes = Ragged(codes_of(passages, codec), passages.lengths)
-        return max_sim(directions(codes_of(query, codec)), codes.values, codes.lengths)
+        own = directions(codes_of(query, codec))
+        return max_sim(own, codes_of(passages, codec), passages.lengths)
 
     def with_prior(self, scores: Floats, prior: npt.NDArray[np.float64]) -> Floats:
         """Estimate of the final score: the learnt part of these scores, plus `prior` from the first stage."""
@@ -197,20 +197,15 @@ def codes_of(states: States | Encoded, codec: Codec | None) -> Floats:
     """
     if codec is not None and isinstance(states, States):
         states = codec.encode(states)
-    return np.asarray(_numbers(states, codec, restored=False), np.float32)
+    return np.asarray(states_of(states, codec, restored=False), np.float32)
 
 
-def states_of(states: States | Encoded, codec: Codec | None) -> npt.NDArray[np.generic]:
-    """`[N,W]` the states up to the length of each row: what a projection of the model is made for."""
-    return _numbers(states, codec, restored=True)
-
-
-def _numbers(
-    states: States | Encoded, codec: Codec | None, *, restored: bool
+def states_of(
+    states: States | Encoded, codec: Codec | None, *, restored: bool = True
 ) -> npt.NDArray[np.generic]:
-    """Stored codes as numbers without decoding, where they allow it; else decoded states.
+    """`[N,W]` up to the length of each row: codes as numbers where they allow it, else decoded states.
 
-    With `restored` the numbers must be in the space of the states, as a learnt projection expects.
+    With `restored` they are in the space of the states, which a projection of the model is made for.
     """
     if isinstance(states, States):
         return states.values
@@ -225,8 +220,13 @@ def _numbers(
 
 def directions(values_NW: Floats) -> Floats:
     """Rows of length one; a row of zeros stays."""
-    norms = np.sqrt(np.einsum("nw,nw->n", values_NW, values_NW))
-    return values_NW / np.maximum(norms, 1e-12)[:, None]
+    return values_NW / lengths_of(values_NW)
+
+
+def lengths_of(values_NW: Floats) -> Floats:
+    """`[N,1]`: the Euclidean length of each row, never quite 0."""
+    norms: Floats = np.sqrt(np.einsum("nw,nw->n", values_NW, values_NW))
+    return np.maximum(norms, 1e-12)[:, None]
 
 
 def product(x_NI: Floats, y_IO: Floats) -> Floats:
@@ -260,11 +260,8 @@ def max_sim(
         block = np.asarray(codes_NW[start : start + _BLOCK], np.float32)
         block = block if projection_VW is None else product(block, projection_VW.T)
         # The query is normalised already; a row of zeros gets cosine 0.
-        norms = np.sqrt(np.einsum("nw,nw->n", block, block))
-        cosines = product(block, query_QW.T)
-        np.divide(
-            cosines, np.maximum(norms, 1e-12)[:, None], out=cosines_NQ[start : start + len(block)]
-        )
+        out = cosines_NQ[start : start + len(block)]
+        np.divide(product(block, query_QW.T), lengths_of(block), out=out)
     scores = np.full(len(lengths), -np.inf, np.float32)
     real = np.flatnonzero(lengths)
     starts = (np.cumsum(lengths) - lengths)[real]

@@ -287,6 +287,10 @@ class Listed:
     positions: dict[str, list[int]]
     """The positions in the caller's list of each id of the results."""
 
+    def request(self, query: str, **how: Any) -> Request:
+        """The request to rank them for a query."""
+        return Request(query=query, head="rank", ids=self.ids, texts=self.texts, **how)
+
 
 def listed(ids: Mapping[int, str], texts: Mapping[int, str]) -> Listed:
     """Ids of the index and texts to encode now, both by their position in the caller's list.

@@ -28,7 +28,8 @@ def connected(address: str, *, cpus: int | None = None) -> Iterator[Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Without this Ray hides GPUs from workers that ask for none.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    with _environment(private() if address == LOCAL and "ray" not in sys.modules else {}):
+    own = private() if address == LOCAL and "ray" not in sys.modules else {}
+    with environment({name: value for name, value in own.items() if name not in os.environ}):
         try:
             ray = import_module("ray")
         except ModuleNotFoundError:
@@ -56,15 +57,15 @@ def private() -> Mapping[str, str]:
 
 
 @contextmanager
-def _environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """These variables, where they are not set otherwise, for as long as the block runs."""
-    own = {name: value for name, value in settings.items() if name not in os.environ}
-    os.environ.update(own)
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables, for this process and those that are started, while the block runs."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        for name in own:
-            os.environ.pop(name, None)
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def _start(ray: Any, address: str, cpus: int | None) -> None:

@@ -21,6 +21,7 @@ SHARED = {"k", "first_stage", "read", "where", "threshold", "hops", "prune", "hi
 """Fields of a question that a request has under the same names."""
 FEW = 5
 """Most unknown fields that an error names."""
+Ident = Annotated[str, Path(min_length=1, description="The passage's id.")]
 
 
 class AnyText(PathConvertor):
@@ -332,16 +333,12 @@ def routes(service: Service) -> APIRouter:
         return Json(await service.add(passages))
 
     @router.get("/v1/passages/{ident:text}", responses={200: {"model": PassageReply}})
-    async def get_passage(
-        ident: Annotated[str, Path(min_length=1, description="The passage's id.")],
-    ) -> Response:
+    async def get_passage(ident: Ident) -> Response:
         """A stored passage, with what stands around it in its document."""
         return Json(await service.passage(ident))
 
     @router.delete("/v1/passages/{ident:text}", responses={200: {"model": Deleted}})
-    async def delete_passage(
-        ident: Annotated[str, Path(min_length=1, description="The passage's id.")],
-    ) -> Response:
+    async def delete_passage(ident: Ident) -> Response:
         """Remove a passage."""
         return Json(await service.delete(ident))
 

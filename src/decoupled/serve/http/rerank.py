@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from decoupled.model.jsonable import JsonObject
-from decoupled.search.request import Request, listed
+from decoupled.search.request import listed
 from decoupled.serve.http.responses import RequestProblem
 from decoupled.serve.http.service import Computed, Service
 
@@ -92,12 +92,7 @@ async def rerank(
         for query, numbers in places.items()
     }
     computed = await service.run(
-        [
-            Request(
-                query=query, head="rank", raw=raw, ids=group.ids, texts=group.texts, prune=prune
-            )
-            for query, group in groups.items()
-        ]
+        [group.request(query, raw=raw, prune=prune) for query, group in groups.items()]
     )
     ranked = [
         Ranked(

@@ -211,8 +211,7 @@ class Service:
         return await self._change(change, weight=0)
 
     async def _change(self, change: Change, *, weight: int) -> JsonObject:
-        if self.engine.index is None:
-            raise InputError("this server has a model but no index; start it with an index")
+        _index(self.engine)
         weight, seconds = COMMIT + weight, self.limits.seconds
         done, _ = await self._writes.submit(change, weight=weight, seconds=seconds)
         return done
@@ -236,10 +235,7 @@ class Service:
 
     def newest(self) -> Snapshot:
         """The index as it is now."""
-        index = self._newest().index
-        if index is None:
-            raise InputError("this server has a model but no index; start it with an index")
-        return index.refresh()
+        return _index(self._live.refresh()).refresh()
 
     async def ready(self) -> None:
         """Raise unless the model is loaded, the index can be read, and a query would be let in."""
@@ -307,27 +303,14 @@ class Service:
 
         The index is locked only while they are made, and each is committed before it counts as done.
         """
-        index = self._live.refresh().index
-        assert index is not None
-        done: list[JsonObject | Exception] = []
-        with self._writer(index) as writer:
-            for change in changes:
-                try:
-                    done.append(change(writer))
-                except (DecoupledError, OSError) as error:
-                    done.append(error)
-        return done
+        with self._writer(_index(self._live.refresh())) as writer:
+            return [_attempted(change, writer) for change in changes]
 
     def _embed(
         self, waiting: Sequence[tuple[Sequence[str], Side]], _: IsCancelled
     ) -> list[npt.NDArray[np.float32] | Exception]:
-        engine, done = self._live.refresh(), list[npt.NDArray[np.float32] | Exception]()
-        for texts, side in waiting:
-            try:
-                done.append(engine.embed(texts, side=side))
-            except DecoupledError as error:
-                done.append(error)
-        return done
+        embed = self._live.refresh().embed
+        return [_attempted(partial(embed, side=side), texts) for texts, side in waiting]
 
     def _writer(self, index: Index) -> Index:
         """The index, to change it; another process of this server may have to finish first."""
@@ -373,6 +356,20 @@ class Service:
         if engine.index is not None:
             engine.index.refresh()
         return engine
+
+
+def _index(engine: Engine) -> Index:
+    if engine.index is None:
+        raise InputError("this server has a model but no index; start it with an index")
+    return engine.index
+
+
+def _attempted(work: Callable[..., T], *args: Any) -> T | Exception:
+    """What a call returns, or the expected error that it raises."""
+    try:
+        return work(*args)
+    except (DecoupledError, OSError) as error:
+        return error
 
 
 def _texts(request: Request) -> Iterator[str]:

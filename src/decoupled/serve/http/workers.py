@@ -14,8 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from logging.config import dictConfig
 from multiprocessing import get_context
@@ -26,6 +25,7 @@ from prometheus_client.multiprocess import mark_process_dead
 
 from decoupled.errors import DecoupledError
 from decoupled.runtime.cpu import THREADS, cores
+from decoupled.serve.cluster.ray import environment
 from decoupled.serve.http.metrics import SHARED
 from decoupled.serve.http.server import GRACE, Served, log_config
 
@@ -87,7 +87,7 @@ class ServerProcess:
         self._begun = time.monotonic()
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        with _environment(self._shared):
+        with environment(self._shared):
             self.process: SpawnProcess = context.Process(
                 target=work, args=(self._served, self._taken, theirs)
             )
@@ -159,15 +159,3 @@ def sockets(taken: socket.socket, count: int) -> list[socket.socket]:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.bind(taken.getsockname())
     return [taken, *others]
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for processes that are started within the block."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ |= values
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})

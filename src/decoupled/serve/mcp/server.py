@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -138,47 +137,36 @@ def http_route(server: MCPServer[Any]) -> Route:
 # By itself ----------------------------------------------------------------------------------------
 
 
-class Opening:
-    """The source of a server that is up before it: a thread imports, opens and follows it."""
+def _open(sources: Sequence[str | Path], runtime: str) -> McpSource:
+    from decoupled.serve.mcp.source import McpSource
 
-    def __init__(self, sources: Sequence[str | Path], runtime: str) -> None:
-        self._source: asyncio.Future[McpSource] = asyncio.get_running_loop().create_future()
-        arguments = (list(sources), runtime, asyncio.get_running_loop())
-        threading.Thread(target=self._open, args=arguments, daemon=True).start()
+    source = McpSource(sources, runtime=runtime)
+    source.start()
+    return source
 
-    def _open(
-        self, sources: list[str | Path], runtime: str, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        try:
-            from decoupled.serve.mcp.source import McpSource
 
-            source = McpSource(sources, runtime=runtime)
-            source.start()
-        except Exception as error:
-            loop.call_soon_threadsafe(self._source.set_exception, error)
-        else:
-            loop.call_soon_threadsafe(self._source.set_result, source)
+@asynccontextmanager
+async def opened(sources: Sequence[str | Path], runtime: str) -> AsyncIterator[Ready]:
+    """What answers from the sources, which a thread imports, opens and follows while the block runs."""
+    opening = asyncio.ensure_future(asyncio.to_thread(_open, sources, runtime))
 
-    async def ready(self, context: Context) -> tuple[Service, list[str]]:
-        """What answers, once it is there; the client is told how far the indexing is."""
-        source = await asyncio.shield(self._source)
+    async def ready(context: Context) -> tuple[Service, list[str]]:
+        source = await asyncio.shield(opening)
         return await source.service(context.report_progress)
 
-    async def close(self) -> None:
-        """Stop what was started."""
-        if self._source.done() and self._source.exception() is None:
-            await self._source.result().close()
+    try:
+        yield ready
+    finally:
+        if opening.done() and opening.exception() is None:
+            await opening.result().close()
 
 
 def serve_stdio(sources: Sequence[str | Path], *, runtime: str = "auto") -> None:
     """Answer a client over stdin and stdout until it leaves; all else that is written goes to stderr."""
 
     async def run() -> None:
-        opening = Opening(sources, runtime)
-        try:
-            await create_mcp(opening.ready).run_stdio_async()
-        finally:
-            await opening.close()
+        async with opened(sources, runtime) as ready:
+            await create_mcp(ready).run_stdio_async()
 
     anyio.run(run)
 
@@ -191,16 +179,16 @@ def http_app(sources: Sequence[str | Path], access: Access, *, runtime: str = "a
     from decoupled.serve.http.metrics import Metrics
     from decoupled.serve.http.middleware import Middleware
 
-    opening: list[Opening] = []
-    server = create_mcp(lambda context: opening[0].ready(context))
+    # What answers begins with the server, within its event loop.
+    answering: list[Ready] = []
+    server = create_mcp(lambda context: answering[0](context))
     routes = [http_route(server), Route("/health", lambda _: PlainTextResponse("ok"))]
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        opening.append(Opening(sources, runtime))
-        async with server.session_manager.run():
+        async with opened(sources, runtime) as ready, server.session_manager.run():
+            answering.append(ready)
             yield
-        await opening[0].close()
 
     app = Starlette(routes=routes, lifespan=lifespan)
     around: JsonObject = {"limits": Limits(), "metrics": Metrics(), "errors": {}}

@@ -9,6 +9,7 @@ import time
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from decoupled.errors import DecoupledError, InputError
@@ -43,10 +44,8 @@ class Stopped(Exception):
 class McpSource:
     """An index, or files whose index lies in the cache folder; a thread loads the model and follows them."""
 
-    def __init__(
-        self, sources: Sequence[str | Path], *, runtime: str = "auto", limits: Limits = Limits()
-    ) -> None:
-        self._runtime, self._limits = runtime, limits
+    def __init__(self, sources: Sequence[str | Path], *, runtime: str = "auto") -> None:
+        self._runtime = runtime
         indexes = [source for source in sources if is_index(source)]
         if indexes and len(sources) > 1:
             raise InputError(f"{indexes[0]} is an index; name one index, or files and folders only")
@@ -57,7 +56,6 @@ class McpSource:
             if not Path(file).exists():
                 raise InputError(f"{file} does not exist; check the path")
         self.path = Path(indexes[0]) if indexes else folder_index(self.files)
-        self._engine: Engine | None = None
         self._service: Service | None = None
         self._watch: Watch | None = None
         self._error: Exception | None = None
@@ -81,22 +79,20 @@ class McpSource:
             await asyncio.sleep(_POLL)
         if self._watch is not None and (gone := self._watch.missing) is not None:
             raise InputError(f"{gone} is not there any more; it is searched again once it is back")
-        assert self._engine is not None
-        if self._service is None:
-            self._service = Service(self._engine, self._limits)
+        assert self._service is not None
         return self._service, [] if self._indexed else [self._words()]
 
     def _usable(self, waited: float) -> bool:
-        if self._error is not None and self._engine is None:
-            raise self._error
-        if self._engine is None or self._engine.index is None:
+        if self._service is None:
+            if self._error is not None:
+                raise self._error
             return False
         # An index of an earlier start answers while the files are compared with it.
         if self._indexed or self._passages:
             return True
         if waited < PATIENCE:
             return False
-        if not self._engine.index.refresh().passages:
+        if not self._service.newest().passages:
             raise InputError(
                 f"{self._words()}; nothing can be searched yet: call again in a moment"
             )
@@ -127,7 +123,7 @@ class McpSource:
                 ask_once(engine)
             if self.files:
                 self._watch = Watch(index, self.files, report=lambda p: _log.warning("%s", p))
-            self._engine = engine
+            self._service = Service(engine, Limits())
         except (DecoupledError, OSError) as error:
             self._error = error
             return
@@ -150,10 +146,10 @@ class McpSource:
         while not self._stop.is_set():
             try:
                 self._bytes = 0
-                step = watch.step(
-                    progress=self._progress, on_total=self._expect, on_bytes=self._read
+                expect = partial(setattr, self, "_total")
+                self._followed(
+                    watch.step(progress=self._progress, on_total=expect, on_bytes=self._read)
                 )
-                self._followed(step)
                 self._indexed, self._error = True, None
                 return
             except (DecoupledError, OSError) as error:
@@ -172,9 +168,6 @@ class McpSource:
     def _progress(self, _: Added) -> None:
         if self._stop.is_set():
             raise Stopped
-
-    def _expect(self, total: int | None) -> None:
-        self._total = total
 
     def _read(self, count: int) -> None:
         self._bytes += count

@@ -31,7 +31,7 @@ async def search(
     request = Request(query=query, head="rank", k=k, retrieve=True, where=where, prune="auto")
     (hits,) = (await service.run([request])).results
     shown = [_hit(hit) for hit in hits if isinstance(hit, Hit)]
-    return {**_within(shown, "passages", room, service, "text"), **_notes(hits.notes)}
+    return {**_within(shown, "passages", room, service), **_notes(hits.notes)}
 
 
 def _hit(hit: Hit) -> JsonObject:
@@ -51,7 +51,7 @@ async def ask(service: Service, question: str, max_tokens: int) -> JsonObject:
     assert isinstance(answers, Answers)
     shown = [_answer(answer) for answer in answers]
     verdict = {} if shown else {"verdict": answers.verdict.partition("; a threshold")[0]}
-    fitted = _within(shown, "answers", room, service, "text")
+    fitted = _within(shown, "answers", room, service)
     return {**fitted, **verdict, **_notes(answers.notes)}
 
 
@@ -85,7 +85,7 @@ async def read(service: Service, ident: str, around: int, max_tokens: int) -> Js
     place = {} if start is None else {"start": start, "end": end}
     shown = {"id": ident, "source": str(passage.meta.get("document") or ident), **place, **titled}
     text = "\n\n".join(piece.text for piece in pieces)
-    (item,) = _within([{**shown, "text": text}], "item", room, service, "text")["item"]
+    (item,) = _within([{**shown, "text": text}], "item", room, service)["item"]
     return item
 
 
@@ -108,7 +108,7 @@ async def list_documents(service: Service, where: JsonObject | None, max_tokens:
 
     documents, more = await service.in_thread(look)
     notes = _notes([f"only the first {LISTED:,} records were looked at"] if more else [])
-    fitted = _within(documents, "documents", room, service, None)
+    fitted = _within(documents, "documents", room, service)
     return {"total": len(documents), **fitted, **notes}
 
 
@@ -123,16 +123,14 @@ def _room(max_tokens: int) -> int:
     return max_tokens - ENVELOPE
 
 
-def _within(
-    items: Sequence[JsonObject], name: str, room: int, service: Service, text: str | None
-) -> JsonObject:
+def _within(items: Sequence[JsonObject], name: str, room: int, service: Service) -> JsonObject:
     """As many items as the room has tokens for, by the model's tokenizer; the first is cut if it must be."""
     tokenizer = service.engine.runtime.tokenizer
     kept: list[JsonObject] = []
     for item in items:
         size = _size(tokenizer, item)
-        if size > room and not kept and text is not None:
-            item = _cut(item, text, room, tokenizer)
+        if size > room and not kept and "text" in item:
+            item = _cut(item, room, tokenizer)
             size = _size(tokenizer, item)
         if size > room:
             break
@@ -143,14 +141,13 @@ def _within(
     return {name: kept, **more}
 
 
-def _cut(item: JsonObject, name: str, room: int, tokenizer: Tokenizer) -> JsonObject:
+def _cut(item: JsonObject, room: int, tokenizer: Tokenizer) -> JsonObject:
     """The item with less evidence, then with less text, so that it fits."""
     if "evidence" in item:
-        evidence = [_cut(item["evidence"][0], "text", room // 2, tokenizer)]
-        item = {**item, "evidence": evidence}
-    spare = room - _size(tokenizer, {**item, name: ""}) - 2
-    (text,) = tokenizer.cut([item[name]], max(1, spare))
-    return item if text == item[name] else {**item, name: text + " …", "cut": True}
+        item = {**item, "evidence": [_cut(item["evidence"][0], room // 2, tokenizer)]}
+    spare = room - _size(tokenizer, {**item, "text": ""}) - 2
+    (text,) = tokenizer.cut([item["text"]], max(1, spare))
+    return item if text == item["text"] else {**item, "text": text + " …", "cut": True}
 
 
 def _size(tokenizer: Tokenizer, item: JsonObject) -> int:
