@@ -16,7 +16,10 @@ from decoupled.errors import InputError, need
 def mcp(
     sources: Annotated[
         list[Path],
-        Argument(metavar="SOURCE…", help="An index; or files and folders, which are kept indexed."),
+        Argument(
+            metavar="SOURCE…",
+            help="An index; or files and folders, which are kept indexed in the cache.",
+        ),
     ],
     http: Annotated[bool, Option("--http", help="Streamable HTTP instead of stdio.")] = False,
     host: Annotated[str, Option(help="Address to listen on, with --http.")] = "127.0.0.1",
@@ -29,10 +32,7 @@ def mcp(
     ] = None,
     runtime: opt.Runtime = "auto",
 ) -> None:
-    """Offer search, ask, read and list to agents (Model Context Protocol), over stdio or HTTP.
-
-    The index of a folder lies in the cache folder; it follows each change of the files.
-    """
+    """Offer search, ask, read and list to agents (Model Context Protocol), over stdio or HTTP."""
     need(("mcp", "mcp"), ("watchfiles", "mcp"))
     for source in sources:
         if not source.exists() and "://" not in str(source):

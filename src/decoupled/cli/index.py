@@ -110,7 +110,9 @@ def index(
         from decoupled.index.documents import Chosen
         from decoupled.index.watch import Watch
 
-        chosen = Chosen(include=tuple(include or ()), exclude=tuple(exclude or ()), format=form)
+        patterns = partial(Chosen, include=tuple(include or ()), exclude=tuple(exclude or ()))
+        patterns = partial(patterns, as_text=tuple(as_text or ()), format=form)
+        chosen = patterns(text_field=text_field, code=code)
         make = partial(Watch, dc.Index.open(output, runtime=runtime), corpus or [], chosen=chosen)
         following = make(chunk=opt.chunk_size(chunk), title_path=title_path, sync=sync)
         printing.note(f"watching {' '.join(corpus or [])} (stop: Ctrl-C)")
