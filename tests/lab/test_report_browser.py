@@ -65,7 +65,7 @@ def page(tmp_path) -> Path:
 
 
 def test_every_figure_of_a_report_is_drawn(browser, page):
-    assert assert_drawn(browser, page) == 9
+    assert assert_drawn(browser, page) == 7
 
 
 def test_text_is_light_where_the_page_is_dark(browser, page):

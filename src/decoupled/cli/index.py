@@ -94,8 +94,7 @@ def index(
             run = partial(reindex, stored, output, model=model, codec=codec, runtime=runtime)
             run = partial(run, keep_tokens=keep_tokens, cluster=cluster, workers=workers)
             built = run(progress=bar.added)
-        printing.result(built, as_json)
-        return
+        return printing.result(built, as_json)
     with building(output) as (skipped, bar):
         build = partial(dc.build_index, corpus or [], output, model=model, codec=codec)
         build = partial(build, keep_tokens=keep_tokens, append=append, sync=sync, runtime=runtime)
@@ -110,9 +109,8 @@ def index(
         from decoupled.index.documents import Chosen
         from decoupled.index.watch import Watch
 
-        patterns = partial(Chosen, include=tuple(include or ()), exclude=tuple(exclude or ()))
-        patterns = partial(patterns, as_text=tuple(as_text or ()), format=form)
-        chosen = patterns(text_field=text_field, code=code)
+        pick = partial(Chosen, include=tuple(include or ()), exclude=tuple(exclude or ()))
+        chosen = pick(format=form, as_text=tuple(as_text or ()), text_field=text_field, code=code)
         make = partial(Watch, dc.Index.open(output, runtime=runtime), corpus or [], chosen=chosen)
         following = make(chunk=opt.chunk_size(chunk), title_path=title_path, sync=sync)
         printing.note(f"watching {' '.join(corpus or [])} (stop: Ctrl-C)")
