@@ -38,14 +38,11 @@ from decoupled.model.codec import Codec, fit_codec
 from decoupled.model.model import Model
 from decoupled.model.states import Encoded, States
 from decoupled.runtime.base import Runtime
-from decoupled.runtime.cuda import fp8
 from decoupled.runtime.cuda.runtime import CudaRuntime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search import cross
 
 Runs = dict[str, Callable[[], Any]]
-KINDS = {"exact": False, "one-way": False, "exact fp8": True, "one-way fp8": True}
-"""Kinds of upper layers, with large products in bf16 or in eight bits."""
 CLIENTS = (1, 8, 32, 128)
 SIZES = (32, 64, 128, 256, 512)
 """Batches of CrossEncoder."""
@@ -175,12 +172,11 @@ class Subject:
         """For each kind of upper layers a runtime and the passages that it keeps."""
         fitted = fit_codec(codec, self.states.select(np.arange(min(200, len(self.states)))))
         encoded = fitted.encode(self.states)
-        return {kind: self.keeping(kind, fitted, encoded) for kind in KINDS}
+        return {kind: self.keeping(kind, fitted, encoded) for kind in self.models}
 
     def keeping(self, kind: str, codec: Codec, encoded: Encoded) -> tuple[CudaRuntime, Any]:
         """A runtime for a kind of upper layers, and passages that it keeps."""
-        model, eight = self.models[kind.removesuffix(" fp8")], KINDS[kind]
-        runtime = CudaRuntime(model, codec, device=self.bench.device, eight=eight)
+        runtime = CudaRuntime(self.models[kind], codec, device=self.bench.device)
         return runtime, runtime.keep(encoded)
 
     def rerank(self, runtime: CudaRuntime, kept: Any, top: int) -> Callable[[], list[str]]:
@@ -318,12 +314,7 @@ def ceilings(clock: Clock, *, size: int) -> dict[str, float]:
     target = torch.empty_like(source)
     works: Runs = {"product": lambda: torch.mm(a, b), "copy": lambda: target.copy_(source)}
     times = {name: t["device_ms"] for name, t in clock.compare(works, rounds=20).items()}
-    if clock.device != "cpu":
-        eight = fp8.quantise(a), fp8.Linear8.of(b, b[0])
-        more = {"fp8": lambda: fp8.linear(*eight, torch.bfloat16)}
-        times |= {name: t["device_ms"] for name, t in clock.compare(more, rounds=20).items()}
     return {
-        "fp8_tflops": round(2 * size**3 / times.get("fp8", times["product"]) / 1e9, 3),
         "tflops": round(2 * size**3 / times["product"] / 1e9, 3),
         "copy_gb_s": round(2 * source.numel() * 2 / times["copy"] / 1e6, 1),
     }

@@ -60,13 +60,8 @@ def _gpu() -> Iterator[tuple[Any, ...]]:
 
 
 def _least(of: Mapping[str, Any], kind: str) -> float:
-    """Milliseconds of the arithmetic of 1,000 candidates, in eight bits as fast as those are."""
-    least = _narrow(of)[f"cross 1000 {kind}"]["floor_ms"]
-    return (
-        least * of["ceilings"]["tflops"] / of["ceilings"]["fp8_tflops"]
-        if kind.endswith("fp8")
-        else least
-    )
+    """Milliseconds of the arithmetic of 1,000 candidates."""
+    return float(_narrow(of)[f"cross 1000 {kind}"]["floor_ms"])
 
 
 def _narrow(of: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -82,14 +77,6 @@ def clients() -> Table:
     ]
 
 
-def eight() -> Table:
-    sets = {"TREC DL21, nDCG@10": ("dl21", "rerank"), "WikiQA, MRR": ("wikiqa", "mrr")}
-    return ("`rerank` by the starter", "bf16", "fp8"), [
-        (name, *(f"{read(f'eight_{file}_{kind}.json')[key]:.1f}" for kind in ("cuda", "fp8")))
-        for name, (file, key) in sets.items()
-    ]
-
-
 def _index() -> Iterator[tuple[Any, ...]]:
     sizes = read("query_latency.json")["sizes"]
     least, *_, most = (sizes[n]["search hybrid"]["p50_ms"] for n in sizes)
@@ -98,4 +85,4 @@ def _index() -> Iterator[tuple[Any, ...]]:
     yield "MB of a server of a million passages", most, least, 0, "that of 10,000 passages"
 
 
-FLOORS = (floors, clients, eight)
+FLOORS = (floors, clients)

@@ -102,4 +102,4 @@ def test_failures_say_what_to_do(run, made):
     assert "--runtime is 'onnx'; openvino is what there is to export to" in failed
     assert "is not a model folder" in run("export", made / "nothing").failure
     failed = run("search", made / "m", "x", "--runtime", "tpu").failure
-    assert "runtime 'tpu' is unknown; choose one of auto, torch, cuda, cuda-fp8, openvino" in failed
+    assert "runtime 'tpu' is unknown; choose one of auto, torch, cuda, openvino" in failed

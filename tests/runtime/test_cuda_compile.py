@@ -21,10 +21,10 @@ from decoupled.runtime.cuda import kernels, row_kernels
 POINTERS = {
     "*i64": "asker asks start length source",
     "*u8": "codes scales",
-    "*fp32": "code_scale weight bias scores",
+    "*fp32": "weight bias scores",
     "*bf16": "q k v out asking query passage z key_bias value_bias out_own out_codes change x",
 }
-NUMBERS = {"fp32": "scale gain eps"}
+NUMBERS = {"fp32": "scale eps"}
 KINDS = {name: kind for kind, names in (POINTERS | NUMBERS).items() for name in names.split()}
 WIDE = dict(HEADS=12, WIDTH=64)
 FIXED = {
@@ -32,7 +32,7 @@ FIXED = {
     "score_rows_kernel": dict(HEADS=12, WIDTH=768, BH=16, BD=128, BN=64),
     "gather_rows_kernel": dict(HEADS=12, WIDTH=768, BH=16, BD=128, BN=64),
     "attend_codes_kernel": dict(**WIDE, CODES=192, BH=3, BM=64, BK=64, BW=128, BX=64, BQ=32, BN=32),
-    "add_norm_kernel": dict(WIDTH=768, BLOCK=1024, BM=4, BIAS=True, LARGEST=448.0),
+    "add_norm_kernel": dict(WIDTH=768, BLOCK=1024, BM=4, BIAS=True),
     "dequantise_kernel": dict(WIDTH=192, BITS=4, BT=16, BW=128),
     "mean_kernel": dict(WIDTH=768, BLOCK=1024),
 }
@@ -40,11 +40,9 @@ target = GPUTarget("cuda", 90, 32)
 backend = make_backend(target)
 for name, fixed in FIXED.items():
     kernel = getattr(row_kernels if "_rows_" in name else kernels, name)
-    flags = {n: True for n in ("EIGHT", "SHARED", "Q_SHARED", "K_SHARED") if n in kernel.arg_names}
+    flags = {n: True for n in ("SHARED", "Q_SHARED", "K_SHARED") if n in kernel.arg_names}
     given = {**fixed, **flags}
     kinds = {n: "constexpr" if n in given else KINDS.get(n, "i32") for n in kernel.arg_names}
-    if name == "add_norm_kernel":
-        kinds["codes"] = "*fp8e4nv"
     at = {(kernel.arg_names.index(n),): value for n, value in given.items()}
     context = ir.context()
     ir.load_dialects(context)

@@ -54,7 +54,7 @@ Json = Annotated[bool, Option("--json", help="One JSON document on stdout.")]
 Raw = Annotated[bool, Option("--raw", help="Logits instead of probabilities.")]
 OnError = Annotated[str, Option(help="What cannot be read: `stop`, or `skip` and say so.")]
 Runtime = Annotated[
-    str, Option(help="auto, torch, cuda, cuda-fp8, openvino, openvino-fp32 or openvino-int8.")
+    str, Option(help="auto, torch, cuda, openvino, openvino-fp32 or openvino-int8.")
 ]
 Existing = Annotated[Path, Argument(metavar="INDEX", help="An index: a folder, or s3://…")]
 Starter = Annotated[

@@ -22,9 +22,7 @@ from decoupled.runtime.base import Runtime
 if TYPE_CHECKING:
     from decoupled.model.model import Model
 
-RuntimeName = Literal[
-    "auto", "torch", "cuda", "cuda-fp8", "openvino", "openvino-fp32", "openvino-int8"
-]
+RuntimeName = Literal["auto", "torch", "cuda", "openvino", "openvino-fp32", "openvino-int8"]
 NAMES = get_args(RuntimeName)
 
 log = logging.getLogger(__name__)

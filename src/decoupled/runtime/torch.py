@@ -39,8 +39,6 @@ log = logging.getLogger(__name__)
 
 OLDEST_TRITON = (3, 2)
 """The oldest Triton that works, of torch 2.6: older ones lack a setting that the kernels use."""
-OLDEST_TRITON_FP8 = (3, 4)
-"""The oldest Triton for fp8: its kernel reads and writes through tensor descriptors."""
 STEP = 16
 """Texts are padded to multiples of this, so that their last bits do not depend on each other's lengths."""
 
@@ -203,8 +201,8 @@ def open_torch(source: Model | str | Path, codec: Codec | None, name: str) -> Ru
 
 def _cuda(model: Model, codec: Codec | None, name: str) -> Runtime | None:
     """The fast path for GPUs, where the machine and the model allow it."""
-    eight, forced = name == "cuda-fp8", name.startswith("cuda")
-    if lacks := _cuda_lacks(eight=eight):
+    forced = name == "cuda"
+    if lacks := _cuda_lacks():
         if forced:
             raise InputError(f"runtime {name!r} cannot run here: {lacks}; choose auto or torch")
         return None
@@ -218,22 +216,20 @@ def _cuda(model: Model, codec: Codec | None, name: str) -> Runtime | None:
             why,
         )
         return None
-    return CudaRuntime(model, codec, eight=eight)
+    return CudaRuntime(model, codec)
 
 
-def _cuda_lacks(*, eight: bool) -> str | None:
+def _cuda_lacks() -> str | None:
     """What this machine lacks for the fast path; None where it lacks nothing."""
     if not torch.cuda.is_available():
         return "torch sees no CUDA device"
-    needed, kind = ((9, 0), "fp8") if eight else ((8, 0), "bf16")
-    if torch.cuda.get_device_capability() < needed:
-        return f"{torch.cuda.get_device_name()} has no {kind} arithmetic"
+    if torch.cuda.get_device_capability() < (8, 0):
+        return f"{torch.cuda.get_device_name()} has no bf16 arithmetic"
     if find_spec("triton") is None:
         return "the package triton is not installed"
     import triton
 
     major, minor = (int(part) for part in triton.__version__.split(".")[:2])
-    oldest = OLDEST_TRITON_FP8 if eight else OLDEST_TRITON
-    if (major, minor) < oldest:
-        return f"triton {triton.__version__} is older than {'.'.join(map(str, oldest))}"
+    if (major, minor) < OLDEST_TRITON:
+        return f"triton {triton.__version__} is older than {'.'.join(map(str, OLDEST_TRITON))}"
     return None

@@ -15,8 +15,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from decoupled.runtime.cuda.fp8 import Rounded
-
 Ints = npt.NDArray[np.int64]
 
 
@@ -87,8 +85,6 @@ class Joined:
     """Query rows of each pair."""
     shared: bool = False
     whole: Tensor | None = None
-    rounded: Rounded | None = None
-    """The rows of `whole` in fp8, where a product takes them so."""
 
     @classmethod
     def of(cls, whole: Tensor, rows: int, *, pair_rows: int, shared: bool = False) -> Joined:

@@ -50,7 +50,6 @@ def attend_kernel(
     pairs,
     blocks,
     scale,
-    gain,
     HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
     PADDED: tl.constexpr,
@@ -101,7 +100,7 @@ def attend_kernel(
     to_m = tl.where(m < moved, pair * moved + m, pairs * moved + first + (m - moved))
     out_at = out + to_m[:, None] * out_row + head * WIDTH + c[None, :]
     # What e4m3 cannot hold becomes the largest that it can.
-    done_MK = acc_MK * (gain / sum_M)[:, None]
+    done_MK = acc_MK / sum_M[:, None]
     tl.store(
         out_at, done_MK.to(out.dtype.element_ty), mask=(m < rows)[:, None] & (c < WIDTH)[None, :]
     )
@@ -253,8 +252,6 @@ def add_norm_kernel(
     weight,
     bias,
     out,
-    codes,
-    code_scale,
     asker,
     rows,
     border,
@@ -266,8 +263,6 @@ def add_norm_kernel(
     BM: tl.constexpr,
     BIAS: tl.constexpr,
     SHARED: tl.constexpr,
-    EIGHT: tl.constexpr,
-    LARGEST: tl.constexpr,
 ):
     # Several rows at a time, so that more of them are on their way from memory.
     m = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -296,12 +291,6 @@ def add_norm_kernel(
     if BIAS:
         y += tl.load(bias + c, mask=c < WIDTH, other=0.0).to(tl.float32)[None, :]
     tl.store(out + at, y.to(out.dtype.element_ty), mask=live)
-    if EIGHT:
-        # fp8 copies get a scale per row, so that its largest number uses the full range.
-        most = tl.maximum(tl.max(tl.where(real, tl.abs(y), 0.0), 1), 1e-12)
-        tl.store(code_scale + m, most / LARGEST, mask=m < rows)
-        code = (y * (LARGEST / most)[:, None]).to(codes.dtype.element_ty)
-        tl.store(codes + at, code, mask=live)
 
 
 @triton.jit(

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from decoupled.runtime.cuda import codes, fp8, ops
+from decoupled.runtime.cuda import codes, ops
 from decoupled.runtime.cuda.batch import Joined, Pairs
 from decoupled.runtime.cuda.ops import Linear
 from decoupled.runtime.cuda.weights import DeviceWeights, Layer, Restore
@@ -39,8 +39,6 @@ class Step:
     """Whether passage rows move."""
     coded: bool = False
     """Whether passages are attended to as codes, without being restored."""
-    final: bool = False
-    """Whether no product reads all of the rows that come out."""
 
 
 class Crossing:
@@ -74,9 +72,7 @@ class Crossing:
             coded = fold is not None and not moves and x.passage is None and fits
             if (moves or (last and not coded)) and x.passage is None:
                 x = self._restored(x, z_NW)
-            # Rows that no product reads need no fp8 copy.
-            final = last or (number == len(layers) - 2 and rows_read == "first")
-            step = Step(rows=rows, passages=moves, coded=coded, final=final)
+            step = Step(rows=rows, passages=moves, coded=coded)
             moved = _move(layer, x, fold, z_NW, self.pairs, step)
             # Frozen passages go on to the next layer as they came.
             if not moves and x.passage is not None:
@@ -138,28 +134,10 @@ def _move(
         y_MI = _first_attended(layer, x, pairs)
     else:
         y_MI = _attended(layer, x, fold, z_NW, pairs, rows=rows, passages=passages)
-    # fp8 pays from a number of rows on; below it rounding costs more than the product saves.
-    eight = layer.up.eight is not None and len(y_MI) >= fp8.LEAST_ROWS
-    change = _out(layer, y_MI, x.query.dtype)
-    y = ops.add_norm(change, x, rows, pairs, layer.attention_norm, eight=eight)
-    eight = eight and not step.final
-    return ops.add_norm(_fed(layer, y), y, rows, pairs, layer.ffn_norm, eight=eight)
-
-
-def _out(layer: Layer, y_MI: Tensor, dtype: torch.dtype) -> Tensor:
-    """The change that attention adds to each row."""
-    if layer.out.eight is None or y_MI.dtype != fp8.E4M3:
-        return ops.linear(y_MI, layer.out)
-    return fp8.linear(fp8.times(y_MI, fp8.ATTENDED), layer.out.eight, dtype)
-
-
-def _fed(layer: Layer, y: Joined) -> Tensor:
-    """The change that the feed-forward block adds to each row."""
+    y = ops.add_norm(ops.linear(y_MI, layer.out), x, rows, pairs, layer.attention_norm)
     assert y.whole is not None
-    if y.rounded is None or layer.up.eight is None or layer.down.eight is None:
-        return ops.linear(ops.linear_active(y.whole, layer.up, layer.activation), layer.down)
-    hidden = fp8.linear_gelu(y.rounded, layer.up.eight)
-    return fp8.linear(hidden, layer.down.eight, y.whole.dtype)
+    change = ops.linear(ops.linear_active(y.whole, layer.up, layer.activation), layer.down)
+    return ops.add_norm(change, y, rows, pairs, layer.ffn_norm)
 
 
 def _attended(
@@ -178,10 +156,7 @@ def _attended(
     if passages and rows == pairs.query:
         whole = _mapped(x, layer.qkv, fold, z_NW)
         q, k, v = (_columns(whole, x, i * inner, inner) for i in range(3))
-        eight = (
-            layer.out.eight is not None and pairs.count * rows + pairs.tokens >= fp8.LEAST_ATTENDED
-        )
-        return ops.attend(q, k, v, rows, pairs, layer.shape, eight=eight)
+        return ops.attend(q, k, v, rows, pairs, layer.shape)
     whole = _mapped(x, layer.key_value, fold.rows(inner, 3 * inner) if fold else None, z_NW)
     k, v = (_columns(whole, x, i * inner, inner) for i in range(2))
     query = x.query if rows == pairs.query else x.first()
@@ -237,8 +212,6 @@ def _columns(whole: Tensor, x: Joined, first: int, width: int) -> Joined:
 def _mapped(x: Joined, by: Linear, fold: Linear | None, z_NW: Tensor | None) -> Tensor:
     """The map of the rows of both sides, in one buffer, query rows first."""
     if fold is None and x.whole is not None:
-        if x.rounded is not None and by.eight is not None:
-            return fp8.linear(x.rounded, by.eight, x.whole.dtype)
         return ops.linear(x.whole, by)
     source = (z_NW, fold) if fold is not None else (x.passage, by)
     passage, passage_by = source

@@ -7,7 +7,7 @@ of all pairs, then passage rows), P pairs, N passage rows, C columns, H heads, K
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,6 @@ from torch import Tensor
 from decoupled.model.nn.feed_forward import ACTIVATIONS
 from decoupled.model.parts.feed_forward import Activation
 from decoupled.runtime.cuda.batch import Joined, Pairs
-from decoupled.runtime.cuda.fp8 import ATTENDED, E4M3, LARGEST, Linear8, Rounded, quantise, times
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,14 +24,11 @@ class Linear:
 
     weight: Tensor
     bias: Tensor | None
-    eight: Linear8 | None = None
-    """The same layer in fp8, for rows that come in fp8."""
 
     def rows(self, first: int, last: int) -> Linear:
         """The layer with some of its outputs; a view."""
         bias = None if self.bias is None else self.bias[first:last]
-        eight = None if self.eight is None else self.eight.rows(first, last)
-        return Linear(weight=self.weight[first:last], bias=bias, eight=eight)
+        return Linear(weight=self.weight[first:last], bias=bias)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,20 +67,11 @@ def linear_active(x_MC: Tensor, by: Linear, activation: Activation) -> Tensor:
     return ACTIVATIONS[activation](linear(x_MC, by))
 
 
-def add_norm(
-    change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm: Norm, *, eight: bool = False
-) -> Joined:
-    """`norm(x + change)` of `moved` query rows of each pair, then of passage rows if there are more.
-
-    With `eight`, the result carries an fp8 copy.
-    """
-    if change_MC.is_cuda:
-        whole, rounded = _add_norm_cuda(change_MC, x, moved, pairs, norm, eight=eight)
-    else:
-        whole = _add_norm(change_MC, x, moved, pairs, norm)
-        rounded = quantise(whole) if eight else None
-    y = Joined.of(whole, pairs.count * moved, pair_rows=max(moved, 1))
-    return replace(y, rounded=rounded)
+def add_norm(change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm: Norm) -> Joined:
+    """`norm(x + change)` of `moved` query rows of each pair, then of passage rows if there are more."""
+    add = _add_norm_cuda if change_MC.is_cuda else _add_norm
+    whole = add(change_MC, x, moved, pairs, norm)
+    return Joined.of(whole, pairs.count * moved, pair_rows=max(moved, 1))
 
 
 def _add_norm(change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm: Norm) -> Tensor:
@@ -105,17 +92,13 @@ def query_rows(x: Joined, rows: int, pairs: Pairs) -> Tensor:
     return torch.arange(rows) + x.pair_rows * group[:, None]
 
 
-def _add_norm_cuda(
-    change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm: Norm, *, eight: bool
-) -> tuple[Tensor, Rounded | None]:
+def _add_norm_cuda(change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm: Norm) -> Tensor:
     import triton
 
     from decoupled.runtime.cuda.kernels import add_norm_kernel
 
     rows, width = change_MC.shape
     out = torch.empty_like(change_MC)
-    codes = out.new_empty(rows if eight else 0, width, dtype=E4M3)
-    scale = out.new_empty(len(codes), 1, dtype=torch.float32)
     block = triton.next_power_of_2(width)
     add_norm_kernel[(-(-rows // NORM_ROWS),)](
         change_MC,
@@ -125,8 +108,6 @@ def _add_norm_cuda(
         norm.weight,
         norm.weight if norm.bias is None else norm.bias,
         out,
-        codes,
-        scale,
         pairs.asker,
         rows,
         pairs.count * moved,
@@ -138,11 +119,9 @@ def _add_norm_cuda(
         BM=NORM_ROWS,
         BIAS=norm.bias is not None,
         SHARED=x.shared,
-        EIGHT=eight,
-        LARGEST=LARGEST,
         num_warps=NORM_WARPS if block <= 1024 else 8,
     )
-    return out, Rounded(values=codes, scale=scale) if eight else None
+    return out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,22 +138,14 @@ class ProductShape:
 
 
 def attend(
-    q: Joined,
-    k: Joined,
-    v: Joined,
-    moved: int,
-    pairs: Pairs,
-    shape: ProductShape,
-    *,
-    eight: bool = False,
+    q: Joined, k: Joined, v: Joined, moved: int, pairs: Pairs, shape: ProductShape
 ) -> Tensor:
     """`[M,H·K]`: each moving row attends to the real rows of its pair, those of both sides.
 
-    `q` holds `moved` query rows a pair, and passage rows where they move. With `eight`, the result is fp8,
-    multiplied by `fp8.ATTENDED`.
+    `q` holds `moved` query rows a pair, and passage rows where they move.
     """
     if q.query.is_cuda or (q.passage is not None and q.passage.is_cuda):
-        return _attend_cuda(q, k, v, moved, pairs, shape, eight=eight)
+        return _attend_cuda(q, k, v, moved, pairs, shape)
     q_index, q_real = _pair_rows(q, pairs, moved, torch.tensor(moved))
     k_index, k_real = _pair_rows(k, pairs, pairs.query, pairs.asks[:, None])
 
@@ -193,7 +164,7 @@ def attend(
     to, _ = _pair_rows(own, pairs, moved, torch.tensor(moved))
     # Only real rows are written, since passages of several pairs share one buffer without gaps.
     out[to[q_real]] = y_PHTK.transpose(1, 2).flatten(2)[q_real]
-    return times(out, ATTENDED).values if eight else out
+    return out
 
 
 def _pair_rows(x: Joined, pairs: Pairs, rows: int, asks: Tensor) -> tuple[Tensor, Tensor]:
@@ -234,14 +205,7 @@ def tile_for(rows: int) -> KernelTile:
 
 
 def _attend_cuda(
-    q: Joined,
-    k: Joined,
-    v: Joined,
-    moved: int,
-    pairs: Pairs,
-    shape: ProductShape,
-    *,
-    eight: bool = False,
+    q: Joined, k: Joined, v: Joined, moved: int, pairs: Pairs, shape: ProductShape
 ) -> Tensor:
     import triton
 
@@ -253,7 +217,7 @@ def _attend_cuda(
     blocks = max(1, -(-longest // tile.rows))
     q_all, k_all, v_all = _buffer(q), _buffer(k), _buffer(v)
     rows = pairs.count * moved + (pairs.tokens if passages else 0)
-    out = q_all.new_empty(rows, shape.inner, dtype=E4M3 if eight else q_all.dtype)
+    out = q_all.new_empty(rows, shape.inner)
     attend_kernel[(pairs.count * shape.heads * blocks,)](
         q_all,
         k_all,
@@ -274,7 +238,6 @@ def _attend_cuda(
         pairs.count,
         blocks,
         LOG2_E / math.sqrt(shape.width),
-        ATTENDED if eight else 1.0,
         HEADS=shape.heads,
         WIDTH=shape.width,
         PADDED=max(16, triton.next_power_of_2(shape.width)),

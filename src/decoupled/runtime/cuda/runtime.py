@@ -68,8 +68,7 @@ class PassageDecoding:
 class CudaRuntime:
     """Runs a model of the BERT kind on a GPU. Passages that come encoded are decoded by `codec`.
 
-    With `eight`, large products of the cross component are computed in eight bits (`fp8.py`). On another
-    device it computes the same in plain torch, which is how it is tested without a GPU.
+    On another device it computes the same in plain torch, which is how it is tested without a GPU.
     """
 
     mixes = True
@@ -86,17 +85,16 @@ class CudaRuntime:
         device: str | torch.device = "cuda",
         dtype: torch.dtype = torch.bfloat16,
         graphs: bool = True,
-        eight: bool = False,
     ) -> None:
         if why := unsupported_reason(model.spec):
             raise InputError(
                 f"a {model.spec.family} model cannot run on the cuda runtime ({why}); use torch"
             )
-        self.name = "cuda-fp8" if eight else "cuda"
+        self.name = "cuda"
         self.model, self.codec = model, codec
         self.spec, self.tokenizer = model.spec, model.tokenizer
         place = torch.device(device)
-        self.weights: DeviceWeights = arrange(model.net, device=place, dtype=dtype, eight=eight)
+        self.weights: DeviceWeights = arrange(model.net, device=place, dtype=dtype)
         self.device, self.dtype = self.weights.device, dtype
         self.pinned = self.device.type == "cuda"
         self.chunk_rows = CROSS_ROWS

@@ -29,7 +29,6 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.parts.linear import WHOLE
 from decoupled.model.spec import ModelSpec
-from decoupled.runtime.cuda.fp8 import Linear8
 from decoupled.runtime.cuda.ops import Linear, Norm, ProductShape
 
 M = TypeVar("M", bound=nn.Module)
@@ -168,13 +167,8 @@ class DeviceWeights:
         )
 
 
-def arrange(
-    net: PairEncoder, *, device: torch.device, dtype: torch.dtype, eight: bool = False
-) -> DeviceWeights:
-    """The weights of a whole model, copied to the device; the model itself is left alone.
-
-    With `eight`, the cross component's matrices in eight bits too, where GELU lies between them.
-    """
+def arrange(net: PairEncoder, *, device: torch.device, dtype: torch.dtype) -> DeviceWeights:
+    """The weights of a whole model, copied to the device; the model itself is left alone."""
     spec, projection, place = net.spec, net.projection, (device, dtype)
     deeper = net.vector.stack if net.vector is not None else None
     down, up = (
@@ -186,10 +180,7 @@ def arrange(
         dtype=dtype,
         embedding=_copy(net.embedding, device),
         stand_in={side: rows.detach().to(device) for side, rows in net.stand_in.items()},
-        layers=tuple(
-            _layer(layer, net.stack, place, eight=eight and number >= spec.split)
-            for number, layer in enumerate(spec.layers)
-        ),
+        layers=tuple(_layer(layer, net.stack, place) for layer in spec.layers),
         down=_linear(down, *place) if down else None,
         up=_linear(up, *place) if up else None,
         vector=None if net.vector is None else net.vector.weight.detach().float().to(device),
@@ -217,16 +208,12 @@ def _compose(affine: Affine | None, up: Linear | None) -> tuple[Tensor | None, T
     return matrix_WD, bias_D
 
 
-def _linear(
-    maps: Sequence[nn.Linear], device: torch.device, dtype: torch.dtype, *, eight: bool = False
-) -> Linear:
+def _linear(maps: Sequence[nn.Linear], device: torch.device, dtype: torch.dtype) -> Linear:
     """One layer that computes several maps of the same rows."""
     weight = torch.cat([m.weight.detach() for m in maps]).to(device)
     biases = [m.bias.detach() for m in maps if m.bias is not None]
     bias = torch.cat(biases).to(device, dtype) if biases else None
-    even = not any(size % 16 for size in weight.shape)  # as the products want it
-    rounded = Linear8.of(weight, bias) if eight and even and bias is not None else None
-    return Linear(weight=weight.to(dtype).contiguous(), bias=bias, eight=rounded)
+    return Linear(weight=weight.to(dtype).contiguous(), bias=bias)
 
 
 def _norm(norm: nn.LayerNorm, device: torch.device) -> Norm:
@@ -235,15 +222,14 @@ def _norm(norm: nn.LayerNorm, device: torch.device) -> Norm:
     return Norm(weight=norm.weight.detach().float().to(device), bias=bias, eps=norm.eps)
 
 
-def _layer(spec: LayerSpec, stack: Stack, place: Place, *, eight: bool = False) -> Layer:
+def _layer(spec: LayerSpec, stack: Stack, place: Place) -> Layer:
     block = cast(AttentionBlock, stack.attention[str(spec.attention_slot)])
     ffn = cast(FeedForwardBlock, stack.ffn[str(spec.ffn_slot)])
-    eight = eight and spec.ffn.activation in ("gelu", "gelu_tanh")
     return Layer(
-        qkv=_linear(_qkv(spec, stack), *place, eight=eight),
-        out=_linear([cast(nn.Linear, block.attention.out)], *place, eight=eight),
-        up=_linear([cast(nn.Linear, ffn.up)], *place, eight=eight),
-        down=_linear([cast(nn.Linear, ffn.down)], *place, eight=eight),
+        qkv=_linear(_qkv(spec, stack), *place),
+        out=_linear([cast(nn.Linear, block.attention.out)], *place),
+        up=_linear([cast(nn.Linear, ffn.up)], *place),
+        down=_linear([cast(nn.Linear, ffn.down)], *place),
         attention_norm=_norm(cast(nn.LayerNorm, block.norm), place[0]),
         ffn_norm=_norm(cast(nn.LayerNorm, ffn.norm), place[0]),
         activation=spec.ffn.activation,
