@@ -46,25 +46,6 @@ def of(answered: Mapping[str, Any]) -> tuple[int, float]:
     return answered["questions"], answered["f1"]
 
 
-BF16 = 989e12
-"""Floating-point operations a second of an H200, by its data sheet."""
-PAIR = 16 + 128
-"""Tokens of the pair whose multiply-adds a run counts."""
-
-
-def step_rate() -> Table:
-    """Tokens a second of a distilling step; forward and backward of the student and forward of its teacher."""
-    rows = []
-    for run in read("train_steps.json")["runs"]:
-        if "k3" not in run["name"]:
-            continue
-        rate, macs = run["steady_tokens_per_second"], sum(run["macs"].values()) / PAIR
-        what = {"before": "padded, kernel by kernel", "graphs": "in CUDA graphs"}
-        name = what[run["name"].rpartition("-")[2]]
-        rows.append((name, f"{rate / 1e6:.3f} M", f"{100 * 4 * 2 * macs * rate / BF16:.1f} %"))
-    return ("step", "tokens a second", "of the H200's bf16"), rows
-
-
 def fields() -> Table:
     found = read("starter_fields.json")
     kinds = ("lexical", "dense", "hybrid", "search")
@@ -251,7 +232,6 @@ def sweep() -> Table:
 
 
 TRAINING = (
-    step_rate,
     starter,
     knowing,
     fields,

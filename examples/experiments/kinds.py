@@ -42,7 +42,7 @@ from decoupled.methods.names import parse
 from decoupled.model.folder import starter_model
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.train.recipe import Compression, Distillation, Optimiser, Recipe, Watch
+from decoupled.train.recipe import Compression, Distillation, Optimiser, Recipe
 from decoupled.train.run import Data, train_model
 
 
@@ -88,7 +88,6 @@ def run(args: Any, kind: str, seed: int) -> Found:
         seed=seed,
         # The projection of the bundled model stays as it is.
         settings=Distillation(projection=Compression(phases=1, start="random")),
-        watch=Watch(graphs=False),  # some kinds ask the GPU how many rows there are
     )
     drawn = np.random.default_rng(seed).permutation(train.groups)
     train = train.select(drawn[: args.steps * optimiser.batch])

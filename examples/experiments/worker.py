@@ -97,21 +97,17 @@ def data_of(
 def scores(
     model: Model, task: Task, data: Data, test: Examples, run: Run, place: Place
 ) -> dict[str, Any]:
-    """Metrics on the test set at every width of code (and split), and the tune split's own."""
+    """Metrics on the test set at every width of code, and the tune split's own."""
     how = How(precision="bf16" if model.device.type == "cuda" else "fp32")
     if task.null:
         threshold = best_threshold(answers(model.net, data.tune, task, how), data.tune)
         how = replace(how, threshold=threshold)
     tune = evaluate_examples(model.net, data.tune, task, how)[task.metric]
     found: dict[str, Any] = {}
-    for split in run.set.get("splits") or [None]:
-        for bits in run.bits:
-            name = "fp" if bits is None else f"int{bits}"
-            seen = judge(model.net, test, task, replace(how, bits=bits, split=split))
-            metrics = {**seen.metrics, **against(run, place, name, seen)}
-            if split is not None:
-                name, metrics = f"k{split}-{name}", metrics | {"split": split, "bits": bits}
-            found[name] = metrics
+    for bits in run.bits:
+        name = "fp" if bits is None else f"int{bits}"
+        seen = judge(model.net, test, task, replace(how, bits=bits))
+        found[name] = {**seen.metrics, **against(run, place, name, seen)}
     return {"tune": tune, "test": found}
 
 

@@ -54,10 +54,6 @@ class NextToken(Objective):
         self.student, self.smoothing, self.agree = student, smoothing, agree
         self.__dict__["teacher"] = None
 
-    def steady(self, batch: Batch) -> bool:
-        """Every pair of the batch is read as it is; `agree` picks rows by their number."""
-        return not self.agree
-
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Sources are the queries of the batch, targets its passages; padding counts for nothing."""
         real = batch.passage_real[:, 1:]

@@ -22,9 +22,7 @@ CHANGED = {
         {
             "weights.kd": 0.5,
             "squeeze.bits": 4,
-            "squeeze.loss": "margin",
             "kl": "reverse",
-            "splits": [1, 2],
             "optimiser.ema": 0.9,
             "temperature": 3.0,
         },
@@ -52,13 +50,15 @@ def test_names_of_today_change_the_same_fields():
     assert override(ADAPT, {"tokens": 99}) == override(ADAPT, {"drawing.tokens": 99})
     with pytest.raises(InputError, match=r"'drawing.read' is no field of a recipe; choose one of"):
         override(DISTILL, {"drawing.read": 3})
-    with pytest.raises(SpecError, match=r"Recipe\.projection\.loss is 'x'; expected one of"):
-        override(DISTILL, {"squeeze.loss": "x"})
+    with pytest.raises(SpecError, match=r"Recipe\.projection\.start is 'x'; expected one of"):
+        override(DISTILL, {"squeeze.start": "x"})
 
 
 def test_fields_that_are_gone_are_passed_over_in_a_file_and_refused_in_a_change():
     plain = to_json(DISTILL)
     plain["watch"] |= {"compile": True, "packed": True}
+    plain["settings"] |= {"splits": [1, 2]}
+    plain["settings"]["projection"] |= {"loss": "margin"}
     assert read_recipe(plain) == DISTILL
     with pytest.raises(InputError, match=r"'watch\.compile' is no field of a recipe"):
         override(DISTILL, {"watch.compile": True})

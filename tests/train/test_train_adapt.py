@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +38,6 @@ from decoupled.train.imitate import (
     adapt_recipe,
     blended,
 )
-from decoupled.train.loop.graphs import shape_of, tensors_of
 from decoupled.train.objectives.adapt import ADAPT, Adapt, read_groups
 from decoupled.train.recipe import override
 from decoupled.train.reshape import teacher_of, with_late, with_vector
@@ -310,25 +308,6 @@ def test_the_only_teacher_says_in_each_step_what_it_says_of_it(batch, reader):
     student.train()
     assert torch.allclose(hears(batch[0])[0], before, atol=1e-5)
     assert not torch.allclose(asked(batch[0])[0], before, atol=1e-5)
-
-
-def test_a_step_depends_on_the_tensors_of_its_batch_alone(indexes, reader):
-    # A CUDA graph reads the tensors of the batch that it was captured with, wherever they come from.
-    with dc.Index.open(indexes["reader"]) as index:
-        lists = list_candidates(index, queries_from_passages(index, limit=40), 4, others=True)
-    scores = np.random.default_rng(0).normal(size=lists.rows.shape).astype(np.float32)
-    batches = ScoredLists(lists, scores, reader, torch.device("cpu"), tokens=24)
-    made = batches.walk(batches.epoch(0, 0, size=2, tokens=None))
-    alike = ((a, b) for a, b in combinations(made, 2) if shape_of(a) == shape_of(b))
-    first, other = next(pair for pair in alike if pair[0].tokens != pair[1].tokens)
-    held = replace(first, **{name: x.clone() for name, x in tensors_of(first).items()})
-    for name, tensor in tensors_of(other).items():
-        tensors_of(held)[name].copy_(tensor)
-    assert held.tokens != other.tokens
-    student = reader.rebuild(reader.spec, {}).net.eval()
-    objective = Adapt(student, TASKS["rank"], ADAPT, before=reader.net, own=1.0)
-    assert objective.steady(held)
-    torch.testing.assert_close(objective(held), objective(other))
 
 
 # Whole runs ---------------------------------------------------------------------------------------

@@ -381,17 +381,6 @@ def test_a_deeper_model_repeats_its_last_layer_with_weights_of_its_own(model):
     assert torch.isfinite(loss) and parts["lrs"] > 0
 
 
-def test_any_split_training_always_takes_both_ends(model):
-    split = Model.split(model("bert", "span"), at=3)
-    recipe = Recipe(settings=Distillation(splits=(1, 2, 3)), precision="fp32")
-    objective = Distill(split.net, TASKS["squad"], recipe)
-    drawn = [objective.splits(number) for number in range(20)]
-    assert all(1 in s and 3 in s for s in drawn)
-    assert drawn == [objective.splits(number) for number in range(20)]
-    loss, _ = objective(one_batch(batches_of(split)))
-    assert torch.isfinite(loss)
-
-
 def test_a_recipe_names_its_objective():
     assert objective_named(RECIPES["deformer"].objective) is Distill
     with pytest.raises(InputError, match="'gpt' is unknown; choose one of adapt, codec, distill"):

@@ -48,7 +48,6 @@ class How:
 
     bits: int | None = None
     """Bits of the codes through which passage states pass; None leaves them as they are."""
-    split: int | None = None
     precision: Precision = "fp32"
     tokens: int = EVALUATION_TOKENS
     """Padded tokens of a batch."""
@@ -190,7 +189,7 @@ def _logits(
         for batch in walk:
             # Not around the loop: what is done with the logits runs between two batches.
             with torch.inference_mode(), autocast(device, how.precision):
-                passed = Pass(split=how.split, bits=how.bits)
+                passed = Pass(bits=how.bits)
                 logits = forward_pair(net, batch, task.head, how=passed).logits.float()
             count(len(logits))
             yield batch, logits

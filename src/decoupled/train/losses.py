@@ -212,22 +212,6 @@ def soft_loss(
     return kd(binary(logits[:, 0]), binary(soft[:, 0]), temperature, None, kl)
 
 
-def logit_margin(task: Task, logits: Tensor, target: Tensor, batch: Batch) -> Tensor:
-    """`margin_mse` of the logits: over the positions of a span, the classes, or the group."""
-    if task.head == "span":
-        real = batch.span_real[..., None]
-        both = torch.where(real, logits - target, 0.0).float()
-        # The mean error over real positions is removed, as in `margin_mse`; padding has error 0.
-        mean = both.sum(1, keepdim=True) / real.sum(1, keepdim=True)
-        return 2 * ((both - mean) * real).square().sum() / real.sum().clamp(min=1)
-    if task.head == "classes":
-        return margin_mse(logits, target)
-    if batch.per_group > 1:
-        return margin_mse(grouped(logits, batch), grouped(target, batch))
-    # Lone pairs are compared across the batch, as one group: [B,1] -> [1,B].
-    return margin_mse(logits.T, target.T)
-
-
 def grouped(values: Tensor, batch: Batch) -> Tensor:
     """`[G,C]` values of the pairs of each group."""
     return values.reshape(-1, batch.per_group)

@@ -15,7 +15,6 @@ from decoupled.errors import InputError, SpecError
 from decoupled.model.jsonable import LATER, from_json, to_json
 
 Precision = Literal["fp32", "bf16"]
-CodecLoss = Literal["reconstruction", "attention", "margin"]
 RankLoss = Literal["bce", "listwise", "margin"]
 
 
@@ -112,8 +111,6 @@ class Compression:
     epochs: float = 0.5
     """Epochs of the first phase."""
     lr: float = 1e-3
-    loss: CodecLoss = "reconstruction"
-    """First phase: give back the states, the attention scores of the cross layers, or the logits."""
     start: Literal["pca", "random"] = "pca"
     keep: float = 0.1
     """Weight of the reconstruction in the second phase."""
@@ -139,8 +136,8 @@ class Watch:
     """Steps between checkpoints, rounded up to whole updates; 0 saves none."""
     cache_targets: bool = True
     """Compute the teacher's logits once, when nothing else of it is needed."""
-    graphs: bool = field(default=True, metadata=LATER)
-    """Capture steps as CUDA graphs, one for each shape of a batch, where the objective allows it."""
+    graphs: bool = field(default=False, metadata=LATER)
+    """A setting of earlier recipes that changes nothing any more."""
 
     def __post_init__(self) -> None:
         check(self, "from 1", "log_every")
@@ -179,13 +176,9 @@ class Distillation(Settings):
     """Mean over features and layers (the code), or squared distances, summed over layers (the text)."""
     rank: RankLoss = "listwise"
     projection: Compression = Compression()
-    splits: tuple[int, ...] = ()
-    """Train several splits at once: the shallowest, the deepest and one between in every step."""
 
     def __post_init__(self) -> None:
         check(self, "above 0", "temperature")
-        if any(split < 0 for split in self.splits):
-            raise InputError(f"splits={list(self.splits)}; choose layers from 0")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -257,8 +257,6 @@ def made_of(student: Model, examples: str, recipe: Recipe) -> dict[str, str]:
 def _judge(student: Model, data: Data, recipe: Recipe) -> Callable[[], float] | None:
     if data.tune is None:
         return None
-    settings, tune = recipe.of(Distillation), data.tune
-    # Of several splits the deepest is judged: it is the cheapest to serve and the hardest to train.
-    split, bits = max(settings.splits, default=None), settings.projection.bits
-    how = How(bits=bits, precision=recipe.precision, split=split)
+    tune = data.tune
+    how = How(bits=recipe.of(Distillation).projection.bits, precision=recipe.precision)
     return lambda: evaluate_examples(student.net, tune, data.task, how)[data.task.metric]

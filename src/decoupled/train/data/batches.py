@@ -19,8 +19,6 @@ POOL = 64
 """The number of batches among which texts are sorted by length; more pads less and mixes less."""
 ROUND = 8
 """Padded widths are multiples of this, which suits the matrix units of processors."""
-COARSE = 32
-"""On a GPU, padded widths of long texts are multiples of this."""
 
 Groups = npt.NDArray[np.int64]
 
@@ -213,17 +211,12 @@ class Batches:
             rows = flat[start : start + len(groups)]
             start += len(groups)
             longest = (self.query_lengths[groups].max(), self.passage_lengths[groups].max())
-            query, passage = (self._width(int(length)) for length in longest)
+            # Ceilings to a multiple of ROUND.
+            query, passage = (-(-int(length) // ROUND) * ROUND for length in longest)
             real = int(self._real_pairs[groups].sum())
             batch = replace(self.build(rows, (query, passage), first + shift), tokens=real)
             steps = int(self._earlier[groups].max())
             yield self._with_earlier(batch, passage, steps) if steps else batch
-
-    def _width(self, longest: int) -> int:
-        """A width that holds the longest text; on a GPU few different ones, since each may get a graph."""
-        step = COARSE if longest > 2 * COARSE and self.device.type == "cuda" else ROUND
-        # Ceiling to a multiple of the step.
-        return -(-longest // step) * step
 
     def build(self, groups_G: Tensor, widths: tuple[int, int], number: int = 0) -> Batch:
         """One batch of the given groups, padded to the given widths."""

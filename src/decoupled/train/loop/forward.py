@@ -31,21 +31,16 @@ EVALUATION_TOKENS = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """How to run a forward pass: at which split, with which states, and what to keep."""
+    """How to run a forward pass, and what to keep."""
 
-    split: int | None = None
-    """The split; None is the spec's own."""
     bits: int | None = None
-    bypass: bool = False
-    """Whether the cross component reads the states as they are, without the learned projection."""
+    """Bits of the codes through which passage states pass; None leaves them as they are."""
     hidden: bool = False
     """Whether to keep the outputs of the cross layers."""
     input_states: bool = False
     """Whether to keep also the input of the first cross layer."""
     scores: bool = False
     """Whether to keep the attention scores of the last layer."""
-    all_scores: bool = False
-    """Whether to keep the attention scores of every cross layer."""
     exits: bool = False
     """Whether to read the exits of the model as well."""
 
@@ -100,7 +95,7 @@ def forward_pair(
     net: PairEncoder, batch: Batch, *heads: HeadKind, how: Pass = Pass()
 ) -> PairOutputs:
     """Logits of the heads for a batch, with what `how` asks to keep."""
-    split = net.spec.split if how.split is None else how.split
+    split = net.spec.split
     if split and net.spec.positions == "joint":
         raise InputError(
             f"split={split} with joint positions; split the model with positions='restart' first"
@@ -110,22 +105,19 @@ def forward_pair(
             "a model that stores keys and values scores as the joint one does, so that there is nothing to "
             "learn; split it with store='state' first"
         )
-    keep = how.hidden or how.scores or how.all_scores
-    query, passage = (_read_alone(net, side, batch, split, how) for side in ("query", "passage"))
-    query_BQD, passage_BPD = (
-        repeated(side.before if how.bypass and side.projected else side.after, side.repeat)
-        for side in (query, passage)
-    )
+    keep = how.hidden or how.scores
+    query, passage = (_read_alone(net, side, batch, how) for side in ("query", "passage"))
+    query_BQD, passage_BPD = (repeated(side.after, side.repeat) for side in (query, passage))
     x_BTD, frame = net.join(query_BQD, batch.real[0], passage_BPD, batch.real[1], padded=True)
     frame.links_BB = batch.links
     width, real_BT = query_BQD.shape[1], frame.real_BT
     observed: list[Tensor] = []
     scores: list[Tensor] = []
-    scored = split if how.all_scores else max(split, len(net.spec.layers) - 1)
+    scored = max(split, len(net.spec.layers) - 1)
 
     def observe(context: Context, x_BTD: Tensor, y_BTD: Tensor) -> None:
         observed.append(y_BTD)
-        if (how.scores or how.all_scores) and context.number >= scored:
+        if how.scores and context.number >= scored:
             scores.append(net.stack.attending(context).scores(x_BTD, context))
 
     rows = ALL if keep else rows_needed([net.spec.head(k) for k in heads], width)
@@ -142,7 +134,7 @@ def forward_pair(
         real=real_BT,
         sides=(query, passage),
         hidden=_kept(given_BTD, observed, y_BRD, how),
-        moved=_moved(net, split, real_BT, width, how) if keep else (),
+        moved=_moved(net, real_BT, width, how) if keep else (),
         scores=tuple(scores),
         pooled=_pooled(net, heads, y_BRD, real_BT) if how.hidden else None,
         exits=tuple(exits),
@@ -166,15 +158,14 @@ def _kept(first: Tensor, observed: list[Tensor], last: Tensor, how: Pass) -> tup
 
 def forward_text(net: PairEncoder, batch: Batch) -> Tensor:
     """`[B,T,D]` every row of the last layer, for a batch of pairs or of single texts (no passages)."""
-    split = net.spec.split
     sides: list[Side] = ["query", "passage"] if batch.passage_ids.shape[1] else ["query"]
-    states = [_read_alone(net, side, batch, split, Pass()).after for side in sides]
+    states = [_read_alone(net, side, batch, Pass()).after for side in sides]
     passage = states[1] if len(sides) > 1 else states[0][:, :0]
     x_BTD, frame = net.join(states[0], batch.query_real, passage, batch.passage_real, padded=True)
-    return net.stack(x_BTD, frame, first=split, query=states[0].shape[1])
+    return net.stack(x_BTD, frame, first=net.spec.split, query=states[0].shape[1])
 
 
-def _read_alone(net: PairEncoder, side: Side, batch: Batch, split: int, how: Pass) -> SideStates:
+def _read_alone(net: PairEncoder, side: Side, batch: Batch, how: Pass) -> SideStates:
     """The input component over one side, up to where the cross component begins."""
     query = side == "query"
     ids, real = (
@@ -186,7 +177,7 @@ def _read_alone(net: PairEncoder, side: Side, batch: Batch, split: int, how: Pas
         # Positions after a query differ from pair to pair, so nothing can be shared yet.
         ids, real, repeat = repeated(ids, repeat), repeated(real, repeat), 1
         length = batch.real[0].sum(1, keepdim=True)
-    before = _hidden(net, side, ids, real, length, split, None if query else batch)
+    before = _hidden(net, side, ids, real, length, None if query else batch)
     codes = net.compress(side, before)
     if how.bits is not None and not query:
         codes = fake_quantise(codes, how.bits)
@@ -202,12 +193,16 @@ def _hidden(
     ids: Tensor,
     real: Tensor,
     length: Tensor | int,
-    split: int,
     batch: Batch | None,
 ) -> Tensor:
     """States at the split, computed with the earlier windows of each text if the model has a memory."""
     before_B, count = None, len(ids)
-    if split and batch and batch.earlier_ids is not None and batch.earlier_real is not None:
+    if (
+        net.spec.split
+        and batch
+        and batch.earlier_ids is not None
+        and batch.earlier_real is not None
+    ):
         # [W,B,P] -> [W·B,P]: earlier windows follow the texts, so the one before row n is row n +
         # count.
         ids = torch.cat([ids, batch.earlier_ids.flatten(0, 1)])
@@ -216,18 +211,14 @@ def _hidden(
         # The last block has no windows before it.
         there = torch.cat([real[count:].any(1), real.new_zeros(count)])
         before_B = torch.where(there, follows, -1)
-    return net.hidden(
-        side, ids, real, query_length=length, split=split, padded=True, before_B=before_B
-    )[:count]
+    return net.hidden(side, ids, real, query_length=length, padded=True, before_B=before_B)[:count]
 
 
-def _moved(
-    net: PairEncoder, split: int, real_BT: Tensor, query: int, how: Pass
-) -> tuple[Tensor, ...]:
+def _moved(net: PairEncoder, real_BT: Tensor, query: int, how: Pass) -> tuple[Tensor, ...]:
     """Per hidden state, the real tokens that were computed: in a one-way layer those of the query."""
     query_BT = real_BT.clone()
     query_BT[:, query:] = False
-    layers = net.spec.layers[split:]
+    layers = net.spec.layers[net.spec.split :]
     moved = (real_BT if layer.passage == "advance" else query_BT for layer in layers)
     return (*((real_BT,) if how.input_states else ()), *moved)
 

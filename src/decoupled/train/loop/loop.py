@@ -25,7 +25,6 @@ from decoupled.runtime.cpu import multiplies_halves
 from decoupled.train.data.batches import Feed
 from decoupled.train.loop import checkpoint
 from decoupled.train.loop.average import Average
-from decoupled.train.loop.graphs import Losses, TrainingGraphs
 from decoupled.train.loop.optimiser import optimiser_for, rate
 from decoupled.train.objectives.base import Objective
 from decoupled.train.place import Line, Progress
@@ -163,11 +162,6 @@ class _Run:
         together = self.settings.accumulate
         self.save_every = -(-phase.recipe.watch.save_every // together) * together
         self.recent: list[dict[str, Tensor]] = []
-        # A hook may change a step at any time; several processes wait for each other in the midst of one.
-        alone = together == accelerator.num_processes == 1 and not phase.hooks
-        on_gpu = accelerator.device.type == "cuda"
-        graphs = phase.recipe.watch.graphs and on_gpu and alone
-        self.graphs = TrainingGraphs(self._gradients, self.moving) if graphs else None
 
     def epoch(self, number: int) -> list[Any]:
         """The batches of an epoch that fall to this process."""
@@ -269,10 +263,8 @@ class _Run:
         # `accelerate` updates at multiples of that; the last batches are an update however few they are.
         self.accelerator.step = step if step + 1 < self.total else together - 1
         with self.accelerator.accumulate(self.module):
-            if self.graphs is not None and self.phase.objective.steady(batch):
-                loss, parts = self.graphs(batch)
-            else:
-                loss, parts = self._gradients(batch, together / min(together, left))
+            loss, parts = self.module(batch)
+            self.accelerator.backward(loss * (together / min(together, left)))
             if self.accelerator.sync_gradients and self.settings.clip:
                 self.accelerator.clip_grad_norm_(self.moving, self.settings.clip)
             self.optimiser.step()
@@ -280,11 +272,6 @@ class _Run:
             if self.accelerator.sync_gradients:
                 self.average.update(update)
         self.recent.append({"loss": loss.detach(), **parts})
-
-    def _gradients(self, batch: Any, scale: float = 1.0) -> Losses:
-        loss, parts = self.module(batch)
-        self.accelerator.backward(loss * scale if scale != 1 else loss)
-        return loss, parts
 
     def _check_losses(self, step: int) -> None:
         """Stop a run whose loss is no finite number, and forget it: it would come to the same place again."""

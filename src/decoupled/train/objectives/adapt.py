@@ -209,10 +209,6 @@ class Adapt(Objective):
         total = torch.stack([getattr(weights, n) * value for n, value in parts.items()]).sum()
         return total, {name: value.detach() for name, value in parts.items()}
 
-    def steady(self, batch: Batch) -> bool:
-        """Whether steps can be captured: where the rank head has one value, as others need host numbers."""
-        return self.student.spec.reads("rank").kind == "rank"
-
     def _ranking(self, outputs: GroupOutputs, target_GC: Tensor) -> Parts:
         """The losses against the teacher's scores."""
         weights, score_GC = self.settings.weights, outputs.rank.float()

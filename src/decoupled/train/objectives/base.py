@@ -54,13 +54,6 @@ class Objective(nn.Module):
         """Whether the student's parameter of that name is trained."""
         return True
 
-    def steady(self, batch: Batch) -> bool:
-        """Whether steps of batches of that shape differ only in their tensors and torch's generator.
-
-        Then it may be captured as a CUDA graph; nothing in it may wait for the GPU.
-        """
-        return False
-
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise, and each loss before its weight, detached."""
         raise NotImplementedError

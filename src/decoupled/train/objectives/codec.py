@@ -36,27 +36,11 @@ class CodecObjective(Objective):
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise, and the same under its name."""
-        loss, head = self.how.loss, self.task.head
-        how = Pass(bits=self.how.bits, all_scores=loss == "attention")
-        # Dropout would make the two passes differ for reasons that are not the projection's.
+        # The states must not change for reasons that are not the projection's, such as dropout.
         self.student.eval()
-        restored = forward_pair(self.student, batch, head, how=how)
-        if loss == "reconstruction":
-            value = losses.projection_loss(restored.states)
-            return value, {loss: value.detach()}
-        with torch.no_grad():
-            # The same pass around the projection: what the cross layers would read without it.
-            plain = replace(how, bypass=True, bits=None)
-            whole = forward_pair(self.student, batch, head, how=plain)
-        if loss == "attention":
-            real, layers = (
-                restored.real,
-                zip(restored.scores, whole.scores, restored.moved, strict=True),
-            )
-            value = torch.stack([losses.attention_mse(a, b, real, m) for a, b, m in layers]).mean()
-        else:
-            value = losses.logit_margin(self.task, restored.logits, whole.logits, batch)
-        return value, {loss: value.detach()}
+        passed = forward_pair(self.student, batch, self.task.head, how=Pass(bits=self.how.bits))
+        value = losses.projection_loss(passed.states)
+        return value, {"reconstruction": value.detach()}
 
 
 def codec_phase(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -38,13 +37,14 @@ class Distill(Objective):
             weights = replace(weights, reconstruction=settings.projection.keep)
         super().__init__(student, task, recipe, teacher=teacher)
         self.settings = replace(settings, weights=weights)
-        _check(student, task, recipe, teacher)
+        _check(task, recipe, teacher)
         self._targets: Targets | None = None
         compared = bool(weights.lrs or weights.hidden)
         if teacher is not None:
             teacher.eval()
             self._targets = self._cached_targets(teacher, batches) if batches is not None else None
         self._kept = Pass(
+            bits=settings.projection.bits,
             hidden=compared,
             input_states=compared and settings.lrs_from == "split",
             scores=bool(weights.attention),
@@ -62,8 +62,8 @@ class Distill(Objective):
         layers, width = len(teacher.spec.layers) - teacher.spec.split, teacher.spec.encoder.width
         if settings.match == "top":
             # Layers pair from the top, so those below are compared with none.
-            lowest = min(settings.splits, default=self.student.spec.split)
-            compared = len(self.student.spec.layers) - lowest + (settings.lrs_from == "split")
+            compared = len(self.student.spec.layers) - self.student.spec.split
+            compared += settings.lrs_from == "split"
             layers = min(layers, compared)
         # With less than one epoch, targets would be computed that no step reads.
         once = optimiser.minutes is None and optimiser.epochs >= 1
@@ -84,32 +84,14 @@ class Distill(Objective):
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise, and each loss before its weight, detached."""
-        teacher, splits = self._teach(batch), self.splits(batch.number)
-        parts: dict[str, Tensor] = {}
-        total: Tensor | None = None
-        for split in splits:
-            how = replace(self._kept, split=split, bits=self.settings.projection.bits)
-            student = forward_pair(self.student, batch, self.task.head, how=how)
-            for name, value in self._compare(batch, student, teacher).items():
-                weighted = getattr(self.settings.weights, name) * value
-                total = weighted if total is None else total + weighted
-                parts[name] = parts.get(name, 0.0) + value.detach() / len(splits)
-        if total is None:
+        teacher = self._teach(batch)
+        student = forward_pair(self.student, batch, self.task.head, how=self._kept)
+        parts = self._compare(batch, student, teacher)
+        if not parts:
             raise InputError(f"every weight of the recipe {self.recipe.name!r} is 0; raise one")
-        return total / len(splits), parts
-
-    def steady(self, batch: Batch) -> bool:
-        """Whether steps can be captured: not with splits that are drawn at random."""
-        return len(self.settings.splits) < 3
-
-    def splits(self, number: int) -> Sequence[int | None]:
-        """The splits that step `number` trains: the spec's own, or of several the sandwich of three."""
-        choices = sorted(self.settings.splits)
-        # The sandwich rule (Yu and Huang, 2019): the extremes always, and one between at random.
-        if between := choices[1:-1]:
-            draw = np.random.default_rng([self.recipe.seed, number])
-            choices = [choices[0], between[int(draw.integers(len(between)))], choices[-1]]
-        return sorted(set(choices)) or [None]
+        weights = self.settings.weights
+        total = torch.stack([getattr(weights, name) * value for name, value in parts.items()]).sum()
+        return total, {name: value.detach() for name, value in parts.items()}
 
     @torch.no_grad()
     def _teach(self, batch: Batch) -> PairOutputs | Tensor | None:
@@ -117,7 +99,7 @@ class Distill(Objective):
             return self._targets.of(batch)
         if self.teacher is None or not self.settings.weights.guided:
             return None
-        return forward_pair(self.teacher, batch, self.task.head, how=self._kept)
+        return forward_pair(self.teacher, batch, self.task.head, how=replace(self._kept, bits=None))
 
     def _compare(
         self, batch: Batch, student: PairOutputs, teacher: PairOutputs | Tensor | None
@@ -166,10 +148,9 @@ class Distill(Objective):
         return values
 
 
-def _check(student: PairEncoder, task: Task, recipe: Recipe, teacher: PairEncoder | None) -> None:
-    """Raise `InputError` where the recipe needs what the model, task or teacher lacks."""
-    settings = recipe.of(Distillation)
-    weights = settings.weights
+def _check(task: Task, recipe: Recipe, teacher: PairEncoder | None) -> None:
+    """Raise `InputError` where the recipe needs what the task or teacher lacks."""
+    weights = recipe.of(Distillation).weights
     if (weights.kd or weights.inner) and teacher is None:
         raise InputError(
             f"the recipe {recipe.name!r} needs a teacher; give one, or use the recipe 'plain'"
@@ -178,11 +159,6 @@ def _check(student: PairEncoder, task: Task, recipe: Recipe, teacher: PairEncode
         raise InputError(
             f"weights.margin={weights.margin:g} compares the passages of a query, and the task "
             f"{task.name!r} has pairs on their own; leave it at 0, or use the task 'rank'"
-        )
-    layers = len(student.spec.layers)
-    if max(settings.splits, default=0) > layers:
-        raise InputError(
-            f"splits={list(settings.splits)}, but the encoder has {layers} layers; choose 0..{layers}"
         )
 
 
