@@ -16,22 +16,19 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler.compiler import make_backend
 
-from decoupled.runtime.cuda import kernels, row_kernels
+from decoupled.runtime.cuda import kernels
 
 POINTERS = {
     "*i64": "asker asks start length source",
     "*u8": "codes scales",
-    "*fp32": "weight bias scores",
-    "*bf16": "q k v out asking query passage z key_bias value_bias out_own out_codes change x",
+    "*fp32": "weight bias",
+    "*bf16": "q k v out query passage change x",
 }
 NUMBERS = {"fp32": "scale eps"}
 KINDS = {name: kind for kind, names in (POINTERS | NUMBERS).items() for name in names.split()}
 WIDE = dict(HEADS=12, WIDTH=64)
 FIXED = {
     "attend_kernel": dict(**WIDE, PADDED=64, PASSAGES=True, BM=64, BN=32),
-    "score_rows_kernel": dict(HEADS=12, WIDTH=768, BH=16, BD=128, BN=64),
-    "gather_rows_kernel": dict(HEADS=12, WIDTH=768, BH=16, BD=128, BN=64),
-    "attend_codes_kernel": dict(**WIDE, CODES=192, BH=3, BM=64, BK=64, BW=128, BX=64, BQ=32, BN=32),
     "add_norm_kernel": dict(WIDTH=768, BLOCK=1024, BM=4, BIAS=True),
     "dequantise_kernel": dict(WIDTH=192, BITS=4, BT=16, BW=128),
     "mean_kernel": dict(WIDTH=768, BLOCK=1024),
@@ -39,7 +36,7 @@ FIXED = {
 target = GPUTarget("cuda", 90, 32)
 backend = make_backend(target)
 for name, fixed in FIXED.items():
-    kernel = getattr(row_kernels if "_rows_" in name else kernels, name)
+    kernel = getattr(kernels, name)
     flags = {n: True for n in ("SHARED", "Q_SHARED", "K_SHARED") if n in kernel.arg_names}
     given = {**fixed, **flags}
     kinds = {n: "constexpr" if n in given else KINDS.get(n, "i32") for n in kernel.arg_names}

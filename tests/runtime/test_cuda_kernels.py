@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 from decoupled.model.codec import fit_codec
 from decoupled.model.states import States
 from decoupled.runtime.cuda import block as blocks
-from decoupled.runtime.cuda import codes, ops
+from decoupled.runtime.cuda import ops
 from decoupled.runtime.cuda.batch import Joined, Pairs, pairs_of
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -78,41 +78,6 @@ def test_attention_of_texts_alone():
     given = [on_device(x) for x in (q, k, v)]
     got = ops._attend_cuda(*given, 0, on_device(pairs), SHAPE).float().cpu()
     assert (expected - got).abs().max() < 2e-3
-
-
-@pytest.mark.parametrize("room", [0, 5])
-@pytest.mark.parametrize("shared", [False, True])
-def test_first_rows_attend_to_rows_as_they_are(room, shared):
-    pairs = batch((9, 1, 70), asks=7, query=8, rows=room)
-    x = Joined(
-        query=draw(8 * (3 if shared else pairs.count), 200, seed=1),
-        passage=draw(pairs.tokens, 200, seed=2),
-        pair_rows=8,
-        shared=shared,
-    )
-    asking = draw(3, pairs.count, 200, seed=3)
-    expected = ops.attend_rows(asking, x, pairs, 0.1).float()
-    given = on_device(asking), on_device(x), on_device(pairs)
-    got = ops._attend_rows_cuda(*given, 0.1).float().cpu()
-    assert (expected - got).abs().max() < 1e-2
-
-
-@pytest.mark.parametrize("room", [0, 5])
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("rows", [8, 1])
-def test_codes_are_attended_to_as_they_are(room, shared, rows):
-    pairs, shape = (
-        batch((9, 1, 70), asks=7, query=8, rows=room),
-        ops.ProductShape(heads=9, width=12),
-    )
-    k, v = (joined(pairs, 8, 108, shared=shared, passages=False, seed=s) for s in (1, 2))
-    q = joined(pairs, rows, 108, shared=shared, passages=False, seed=3)
-    z, biases = draw(pairs.tokens, 40, seed=4), draw(2, 9, 12, seed=5)
-    asking = draw(9, len(q.query), 40, seed=6)
-    expected = codes._gather(codes._Codes(q, asking, k, v, z, biases, pairs, shape))
-    given = [on_device(x) for x in (q, asking, k, v, z, biases, pairs)]
-    for plain, got in zip(expected, codes._gather_cuda(codes._Codes(*given, shape)), strict=True):
-        assert (plain.float() - got.float().cpu()).abs().max() < 1e-2
 
 
 @pytest.mark.parametrize("shared", [False, True])

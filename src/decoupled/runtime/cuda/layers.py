@@ -5,7 +5,6 @@ Shapes: P pairs, Q query rows a pair, N passage rows, D width, W width of the co
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -13,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from decoupled.runtime.cuda import codes, ops
+from decoupled.runtime.cuda import ops
 from decoupled.runtime.cuda.batch import Joined, Pairs
 from decoupled.runtime.cuda.ops import Linear
 from decoupled.runtime.cuda.weights import DeviceWeights, Layer, Restore
@@ -37,8 +36,6 @@ class Step:
     """The number of query rows of each pair that move."""
     passages: bool
     """Whether passage rows move."""
-    coded: bool = False
-    """Whether passages are attended to as codes, without being restored."""
 
 
 class Crossing:
@@ -67,12 +64,9 @@ class Crossing:
             moves = not layer.frozen and not (last and rows_read == "first")
             fold = self.folded[number] if number < len(self.folded) else None
             rows = 1 if last else self.pairs.query
-            # Passages that no layer has changed can be attended to as codes, if that is cheaper.
-            fits = codes.fits(rows, self.pairs.query, layer.shape, z_NW.shape[1])
-            coded = fold is not None and not moves and x.passage is None and fits
-            if (moves or (last and not coded)) and x.passage is None:
+            if moves and x.passage is None:
                 x = self._restored(x, z_NW)
-            step = Step(rows=rows, passages=moves, coded=coded)
+            step = Step(rows=rows, passages=moves)
             moved = _move(layer, x, fold, z_NW, self.pairs, step)
             # Frozen passages go on to the next layer as they came.
             if not moves and x.passage is not None:
@@ -128,12 +122,7 @@ def _move(
 ) -> Joined:
     """One layer. With `fold`, passage rows' maps are taken straight from the codes."""
     rows, passages = step.rows, step.passages
-    if step.coded and fold is not None and z_NW is not None:
-        y_MI = _codes_attended(layer, x, fold, z_NW, pairs, rows=rows)
-    elif rows == 1 and not passages and layer.shape.heads <= ops.MOST_HEADS:
-        y_MI = _first_attended(layer, x, pairs)
-    else:
-        y_MI = _attended(layer, x, fold, z_NW, pairs, rows=rows, passages=passages)
+    y_MI = _attended(layer, x, fold, z_NW, pairs, rows=rows, passages=passages)
     y = ops.add_norm(ops.linear(y_MI, layer.out), x, rows, pairs, layer.attention_norm)
     assert y.whole is not None
     change = ops.linear(ops.linear_active(y.whole, layer.up, layer.activation), layer.down)
@@ -167,41 +156,6 @@ def _attended(
         asking = ops.linear(query, layer.query)
     q = Joined.of(asking, len(query), pair_rows=rows, shared=x.shared)
     return ops.attend(q, k, v, rows, pairs, layer.shape)
-
-
-def _first_attended(layer: Layer, x: Joined, pairs: Pairs) -> Tensor:
-    """`[P,I]` values that each pair's first row gathers, computed without keys and values.
-
-    With `k = W_k x + b_k`, a score is `q·k = (W_k' q)·x` plus the same number for every key, which softmax
-    does not see; and values are averaged before `W_v`, not after. So one row a head is mapped, not every key.
-    """
-    heads, width = layer.shape.heads, layer.shape.width
-    # [P,H·K] -> [H,P,K]
-    q_HPK = ops.linear(x.first(), layer.query).view(-1, heads, width).transpose(0, 1)
-    key_HKD, value_HKD = layer.key_value.weight.view(2, heads, width, -1)
-    # W_k' q: the query in the space of the rows.
-    asking_HPD = torch.bmm(q_HPK, key_HKD)
-    # A shared query has one mapped row, which each of its pairs takes.
-    asking_HPD = asking_HPD[:, pairs.asker] if x.shared else asking_HPD
-    mean_HPD = ops.attend_rows(asking_HPD, x, pairs, 1 / math.sqrt(width))
-    y_PI = torch.bmm(mean_HPD, value_HKD.transpose(1, 2)).transpose(0, 1).flatten(1)
-    bias = layer.key_value.bias
-    # Softmax weights sum to 1, so the value bias is added whole.
-    return y_PI if bias is None else y_PI + bias[layer.shape.inner :]
-
-
-def _codes_attended(
-    layer: Layer, x: Joined, fold: Linear, z_NW: Tensor, pairs: Pairs, *, rows: int
-) -> Tensor:
-    """`[P·rows,I]` values that query rows of each pair gather while passages are still codes."""
-    inner = layer.shape.inner
-    every = rows == pairs.query
-    by = layer.qkv if every else layer.key_value
-    mapped = _mapped(x, by, None, None)
-    k, v = (_columns(mapped, x, i * inner, inner) for i in ((1, 2) if every else (0, 1)))
-    asking = mapped[:, :inner] if every else ops.linear(x.first(), layer.query)
-    q = Joined(query=asking, passage=None, pair_rows=rows, shared=x.shared)
-    return codes.attend(q, k, v, z_NW, fold, pairs, layer.shape)
 
 
 def _columns(whole: Tensor, x: Joined, first: int, width: int) -> Joined:

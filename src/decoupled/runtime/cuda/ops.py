@@ -195,10 +195,6 @@ ONE = KernelTile(rows=16, keys=64, warps=2, stages=3)
 """The tile for first rows alone; the tensor cores take no fewer than 16."""
 
 
-MOST_HEADS = 16
-"""The most heads of `attend_rows`: its tensor cores take one row of each of so many at a time."""
-
-
 def tile_for(rows: int) -> KernelTile:
     """The tile for so many rows per pair."""
     return ONE if rows <= 16 else FEW if rows <= 32 else FULL
@@ -248,44 +244,6 @@ def _attend_cuda(
         BN=tile.keys,
         num_warps=tile.warps,
         num_stages=tile.stages,
-    )
-    return out
-
-
-def attend_rows(asking_HPD: Tensor, x: Joined, pairs: Pairs, scale: float) -> Tensor:
-    """`[H,P,D]`: each pair's asking rows attend to its real rows, which are both keys and values."""
-    if asking_HPD.is_cuda:
-        return _attend_rows_cuda(asking_HPD, x, pairs, scale)
-    assert x.passage is not None
-    index, real = _pair_rows(x, pairs, pairs.query, pairs.asks[:, None])
-    rows = torch.cat([x.query, x.passage])
-    x_PTD = rows[index.clamp(max=len(rows) - 1)]
-    score_HPT = torch.einsum("hpd,ptd->hpt", asking_HPD, x_PTD) * scale
-    share_HPT = score_HPT.masked_fill(~real, float("-inf")).softmax(-1)
-    return torch.einsum("hpt,ptd->hpd", share_HPT, x_PTD)
-
-
-def _attend_rows_cuda(asking_HPD: Tensor, x: Joined, pairs: Pairs, scale: float) -> Tensor:
-    from decoupled.runtime.cuda.kernels import LOG2_E
-    from decoupled.runtime.cuda.row_kernels import gather_rows_kernel, score_rows_kernel
-
-    heads, count, width = asking_HPD.shape
-    assert x.passage is not None and asking_HPD.stride(2) == 1
-    rows = torch.cat([x.query, x.passage]) if x.whole is None else x.whole
-    # Scores go through memory between two kernels: one that held whole rows would wait for memory.
-    room, keys, columns = pairs.query + pairs.longest, 64, 128
-    scores = rows.new_empty(count, room, MOST_HEADS, dtype=torch.float32)
-    out = asking_HPD.new_empty(heads, count, width)
-    at = (pairs.asker, pairs.asks, pairs.start, pairs.length)
-    where = (x.pair_rows, len(x.query), room)
-    sizes = {"HEADS": heads, "WIDTH": width, "BH": MOST_HEADS, "BD": columns, "BN": keys}
-    sizes |= {"SHARED": x.shared, "num_warps": 4, "num_stages": 3}
-    strides = asking_HPD.stride()[:2]
-    score_rows_kernel[(count, -(-room // keys))](
-        asking_HPD, rows, scores, *at, *strides, *where, LOG2_E * scale, **sizes
-    )
-    gather_rows_kernel[(count, -(-width // columns))](
-        scores, rows, out, *at, out.stride(0), *where, **sizes
     )
     return out
 
