@@ -29,7 +29,6 @@ pytestmark = pytest.mark.faults
 
 PIECES = {
     "markdown": "# |\n\n|- |> |`|```\n|*|**|[a](b)|![|<div|<!--|-->|</p>|\n|---\n|title: x\n|&amp;|\\|\t",
-    "rst": "``|`|:a:|*|**|_|.. |::\n\n|    x\n|===\n|a_ |<b>|\n\n|+--|.. note:: x\n|[1]_|:x: y\n",
     "html": "<p>|</p>|<div>|<b>|<table><tr><td>|<!--|-->|<a href=x>|&#xD800;|<?xml |<pre>|<dl><dt>|<script>",
     "text": "a|.|\n|\n\n|===|---\n|\t|   |\f|\u2028|\x1c|é|中|\ufeff",
     "csv": 'text|,|"|""|\n|;|\t|a|\r|\x00|é',

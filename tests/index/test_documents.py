@@ -145,57 +145,6 @@ def test_markdown(tmp_path):
     assert passage.title == "The manual › One two"
 
 
-def test_rst(tmp_path):
-    text = """
-=====
-Title
-=====
-
-.. toctree::
-   :maxdepth: 2
-
-   one
-   two
-
-See :ref:`the thing <foo>`, :func:`~os.path` and ``code`` with *emphasis*::
-
-    x = 1
-
-    y = 2
-
-.. note::
-   Careful *here*.
-
-   And here.
-
-Part ``a``
-==========
-
-.. code-block:: python
-   :linenos:
-
-   print(1)
-
-.. _target:
-.. comment
-
-   of two paragraphs
-
-After `a link <http://x>`_ text.
-"""
-    assert whole(put(tmp_path, "a.rst", text)).text.split("\n\n") == [
-        "Title",
-        "See the thing, os.path and code with emphasis:",
-        "x = 1",
-        "y = 2",
-        "Careful here.",
-        "And here.",
-        "Part a",
-        "print(1)",
-        "After a link text.",
-    ]
-
-
 def test_plain_text_may_underline_its_headings(tmp_path):
     text = "Policy\n******\n\nIntro.\n\n1. Scope\n=========\nEverything.\n\n--- no heading\n"
     found = whole(put(tmp_path, "policy.txt", text))

@@ -50,6 +50,26 @@ tie bow stern
 
 NOTE: Never one.
 """
+RST = """
+=====
+Locks
+=====
+
+.. toctree::
+   one
+
+See :ref:`the gate <gate>`, :func:`~os.path` and ``code`` with *emphasis*::
+
+    x = 1
+
+Upper ``pool``
+==============
+
+.. note::
+   Never both.
+
+After `a link <http://x>`_ text.
+"""
 ORG = "#+title: Logbook\n* First day\nWe /sailed/ at dawn.\n| wind | 4 |\n"
 RTF = (
     r"{\rtf1\ansi{\fonttbl\f0 Times;}\f0 The \b pilot\b0  boards at noon.\par Rates are fixed.\par}"
@@ -133,6 +153,16 @@ CASES = {
         ADOC,
         [("Harbours › Moorings", "Tie two ropes:\n\ntie bow stern\n\nNote\n\nNever one.")],
     ),
+    "a.rst": (
+        RST,
+        [
+            (
+                "Locks",
+                "See the gate, os.path and code with emphasis:\n\nx = 1\n\nUpper pool\n\nNote\n\nNever both.",
+            )
+        ],
+    ),
+    "a.epub": (written("epub"), [("Piers", "A pier is built on piles.")]),
     "a.org": (ORG, [("Logbook › First day", "We sailed at dawn.\n\nwind | 4")]),
     "a.rtf": (RTF, [("", "The pilot boards at noon.\n\nRates are fixed.")]),
     "a.tex": (TEX, [("Locks › Filling", "It takes t^2 minutes (In summer.).")]),
@@ -156,7 +186,7 @@ def test_a_document_becomes_passages_under_its_headings(tmp_path, name):
     assert all(whole[p.meta["start"] : p.meta["end"]] == p.text for p in passages)
 
 
-@pytest.mark.parametrize("name", ["a.odt", "a.odp", "a.pptx", "a.xlsx", "a.xls", "a.ods"])
+@pytest.mark.parametrize("name", ["a.odt", "a.odp", "a.pptx", "a.epub", "a.xlsx", "a.xls", "a.ods"])
 def test_a_damaged_file_costs_itself(tmp_path, name):
     put(tmp_path, name, b"PK\x03\x04 this is no archive")
     put(tmp_path, "b.txt", "text")

@@ -10,7 +10,6 @@ from decoupled.errors import InputError, OptionError
 from decoupled.index.documents.files import File, Format, Problem, Problems
 from decoupled.index.documents.walk import Chosen, Walk, shown
 from decoupled.index.formats.code import SUFFIXES, code_blocks, comment_blocks
-from decoupled.index.formats.epub import epub_blocks
 from decoupled.index.formats.html import html_blocks
 from decoupled.index.formats.json import json_lines, json_list
 from decoupled.index.formats.mail import mail_row, mbox_rows
@@ -19,7 +18,6 @@ from decoupled.index.formats.office import docx_blocks, odp_blocks, sheet_blocks
 from decoupled.index.formats.pandoc import FORMATS as PANDOC
 from decoupled.index.formats.pandoc import pandoc_blocks
 from decoupled.index.formats.pdf import pdf_blocks
-from decoupled.index.formats.rst import rst_blocks
 from decoupled.index.formats.streams import unpacked
 from decoupled.index.formats.tables import arrow_rows, parquet_rows, table_rows
 from decoupled.index.formats.text import text_blocks, text_lines
@@ -35,7 +33,6 @@ FORMATS = (
     Format(name="arrow", suffixes=(".arrow", ".feather"), read=arrow_rows, table=True, binary=True),
     Format(name="html", suffixes=(".html", ".htm", ".xhtml"), blocks=html_blocks),
     Format(name="markdown", suffixes=(".md", ".markdown"), blocks=markdown_blocks),
-    Format(name="rst", suffixes=(".rst", ".rest"), blocks=rst_blocks),
     Format(name="text", suffixes=(".txt", ".text"), blocks=text_blocks),
     Format(name="pdf", suffixes=(".pdf",), blocks=pdf_blocks),
     Format(name="docx", suffixes=(".docx",), blocks=docx_blocks),
@@ -48,7 +45,6 @@ FORMATS = (
     ),
     Format(name="comments", suffixes=SUFFIXES, blocks=comment_blocks),
     Format(name="code", blocks=code_blocks),
-    Format(name="epub", suffixes=(".epub",), blocks=epub_blocks),
     Format(name="mail", suffixes=(".eml",), read=mail_row, binary=True),
     Format(name="mbox", suffixes=(".mbox",), read=mbox_rows, counts="item", binary=True),
     Format(name="zip", suffixes=(".zip",), archive=True),

@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 from decoupled.index.documents.files import File, UnreadableError, needed
 from decoupled.index.formats.archives import DAMAGED
 from decoupled.index.formats.blocks import TextBlock, one_line
-from decoupled.index.formats.epub import xml_member
 from decoupled.index.formats.streams import LARGEST, read_bytes
 
 _HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
@@ -61,10 +60,12 @@ def sheet_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
 def odp_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
     """The slides of an OpenDocument presentation; the first line of a slide is its heading."""
     try:
-        content = xml_member(
-            zipfile.ZipFile(_unbombed(stream, "presentation")), "content.xml", "presentation"
-        )
-    except DAMAGED as error:
+        raw = zipfile.ZipFile(_unbombed(stream, "presentation")).read("content.xml")
+        # Entities made of entities expand to gigabytes (the billion laughs attack).
+        if b"<!ENTITY" in raw:
+            raise UnreadableError("is no presentation: content.xml defines entities")
+        content = ElementTree.fromstring(raw)
+    except (*DAMAGED, KeyError, ElementTree.ParseError) as error:
         raise UnreadableError(f"is not a whole presentation ({error})") from None
     for page in content.iterfind(".//{*}presentation/{*}page"):
         lines = filter(None, (one_line("".join(p.itertext())) for p in _paragraphs(page)))

@@ -1,4 +1,4 @@
-"""Man pages, AsciiDoc, Org, RTF, ODT, pptx, notebooks, LaTeX and others, through pandoc's one tree."""
+"""Man pages, rst, EPUB, AsciiDoc, Org, RTF, ODT, pptx, LaTeX and others, through pandoc's one tree."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from decoupled.index.formats.streams import read_bytes
 
 FORMATS = {
     "man": (".man", ".roff", ".mdoc"),  # and .1 to .9, which `sources.format_of` knows
+    "rst": (".rst", ".rest"),
+    "epub": (".epub",),
     "asciidoc": (".adoc", ".asciidoc"),
     "org": (".org",),
     "rtf": (".rtf",),
@@ -31,12 +33,13 @@ FORMATS = {
     "fb2": (".fb2",),
 }
 """The formats that pandoc reads for us, by its names for them, with their endings."""
-_BINARY = frozenset({"odt", "pptx"})
+_BINARY = frozenset({"odt", "pptx", "epub"})
 _PAGE = re.compile(r"^[.'][ \t]*(?:TH|Dd|so)\b", re.MULTILINE)
 _MDOC = re.compile(r"^\.[ \t]*Dd\b", re.MULTILINE)
 # A file that another includes is read by itself, or is not there.
 _INCLUDE = re.compile(r"^include::.*$", re.MULTILINE)
 # A title with a line under it, which pandoc does not know, and the sign of each level.
+_TARGET = re.compile(r"\s*<[^<>]*>$")
 _UNDERLINED, _LEVELS = re.compile(r"^(\S.*)\n(([=~^+-])\3+)$", re.MULTILINE), "=-~^+"
 
 
@@ -104,8 +107,10 @@ def _blocks(tree: Any) -> Iterator[TextBlock]:
             case "BulletList" | "OrderedList":
                 for item in content[1] if kind == "OrderedList" else content:
                     yield from _blocks(item)
-            case "BlockQuote" | "Div" | "Figure":
-                yield from _blocks(content if kind == "BlockQuote" else content[-1])
+            case "BlockQuote":
+                yield from _blocks(content)
+            case "Div" | "Figure" if "toctree" not in content[0][1]:
+                yield from _blocks(content[-1])
 
 
 def _block(kind: str, content: Any) -> TextBlock:
@@ -161,7 +166,9 @@ def _words(node: Any) -> str:
     if kind in ("Str", "MetaString"):
         return str(content)
     if kind in ("Code", "Math"):
-        return str(content[1])
+        # A role of Sphinx, `:ref:`the words <target>``, reads as its words.
+        role = kind == "Code" and "interpreted-text" in content[0][1]
+        return _TARGET.sub("", content[1]).lstrip("~!") if role else str(content[1])
     if kind == "Quoted":
         return f'"{_words(content[1])}"'
     return f" ({_words(content).strip()})" if kind == "Note" else _words(content)
