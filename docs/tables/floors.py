@@ -37,7 +37,7 @@ def _cpu() -> Iterator[tuple[Any, ...]]:
 
 
 def _gpu() -> Iterator[tuple[Any, ...]]:
-    of = read("gpu_clients.json")
+    of = read("gpu_rerank.json")
     found = _narrow(of)
     for kind in of["clients"]:
         what = "products and bytes at the best of the machine"
@@ -70,7 +70,7 @@ def _narrow(of: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def clients() -> Table:
-    of = read("gpu_clients.json")["clients"]
+    of = read("gpu_rerank.json")["clients"]
     counts = list(next(iter(of.values())))
     return ("queries a second, of so many clients", *counts), [
         (kind, *(f"{many[n]['per_second']:,.0f}" for n in counts)) for kind, many in of.items()
