@@ -261,14 +261,6 @@ def test_auto_takes_the_deepest_split_that_agrees(cli, checkpoint, tmp_path):
     assert "--at auto measures every layer" in alone.failure
 
 
-def test_a_stand_in_is_fitted_and_said(cli, checkpoint, tmp_path):
-    done = checked(cli, checkpoint, tmp_path, "--at", 2, "--stand-in", 3, "--json")
-    assert done.json["stand_in"] == 3 and done.json["check"][0]["split"] == 2
-    assert cli("info", tmp_path / "m", "--json").json["stand_in"] == 3
-    bare = cli("split", checkpoint("bert", "rank"), "-o", tmp_path / "b", "--at", 2, "--json").json
-    assert bare["stand_in"] == 0 and bare["positions"] == "typical"
-
-
 def test_certify_writes_a_card(cli, checkpoint, tmp_path):
     assert cli("split", checkpoint("bert", "rank"), "-o", tmp_path / "m", "--at", 1).code == 0
     data, card = tmp_path / "pairs.jsonl", tmp_path / "card.md"

@@ -28,14 +28,12 @@ def split(
         Option(help="Layer; 0 is joint; auto: the deepest that agrees on the pairs of --check."),
     ],
     check: Annotated[str | None, Option(help="Pairs to compare with the unsplit model.")] = None,
-    data: Annotated[str | None, Option(help="Texts to fit --stand-in on; else --check.")] = None,
     limit: Annotated[int, Option(min=1, help="How many queries of the check to use.")] = 200,
     positions: Annotated[
         str | None, Option(help="Passages begin: typical, restart, offset.")
     ] = None,
     cross_embed: Annotated[str, Option(help="Tables above the split: none, add, add_ln.")] = "none",
     one_way: Annotated[str | None, Option(help="Query-only layers: auto, or 4-6, or 4,5.")] = None,
-    stand_in: Annotated[int, Option(min=0, help="Learned rows beside each text, such as 8.")] = 0,
     passage_tokens: Annotated[int | None, Option(help="Longest window of a passage.")] = None,
     stride: Annotated[int | None, opt.rare(help="Tokens from one window to the next.")] = None,
     rank_label: Annotated[
@@ -71,11 +69,6 @@ def split(
         printing.note(f"split at {model.spec.split}: the deepest that keeps {keep:.0%} agreement")
     else:
         model = dc.Model.split(whole, at=layer, **how)
-    if stand_in:
-        from decoupled.methods.stand_in.fit import fit_stand_in
-
-        with printing.progress_bar("stand-in") as bar:
-            model = fit_stand_in(model, data or check, rows=stand_in, progress=bar.reach)
     if check and not measured:
         measured = agreements(whole, [model], dc.read_pairs(check), limit=limit)
     model.save(output)

@@ -197,7 +197,6 @@ def split_facts(model: Model, measured: Sequence[Agreement] = ()) -> dict[str, o
         "layers": len(spec.layers),
         "split": spec.split,
         "positions": spec.positions,
-        "stand_in": spec.stand_in,
         "one_way": list(spec.one_way),
         "rank_label": next((h.rank_label for h in spec.heads if h.rank_label), None),
         "fingerprint": model.fingerprint,

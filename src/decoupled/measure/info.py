@@ -34,7 +34,6 @@ def info(path: str | Path) -> dict[str, object]:
         "one_way": list(spec.one_way),
         "width": spec.encoder.width,
         "positions": spec.positions,
-        "stand_in": spec.stand_in,
         "cross_embed": spec.cross_embed,
         "heads": [head.kind for head in spec.heads],
         "reads": reading(spec.late),

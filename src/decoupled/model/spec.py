@@ -18,7 +18,7 @@ from decoupled.model.parts.exits import ExitSpec, check_exits
 from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.model.parts.late import LateSpec
 from decoupled.model.parts.layer import Block, LayerSpec
-from decoupled.model.parts.linear import WHOLE, Tensors, TensorSpec
+from decoupled.model.parts.linear import WHOLE, Tensors
 from decoupled.model.parts.norm import NormSpec
 from decoupled.model.parts.prompt import Prompt, check_prompt
 from decoupled.model.parts.prompt import Side as Side
@@ -36,12 +36,8 @@ OneWay = Sequence[int] | Literal["auto"]
 
 TYPICAL = 10
 """Position of a passage after a typical query: eight tokens and two special ones."""
-STAND_IN = "stand_in."
-"""Prefix of the names of the learned rows that a text is read beside."""
 VECTOR = "vector."
 """Prefix of the names of the tensors of the first-stage vector."""
-LONGEST_STAND_IN = 64
-"""The most learned rows that stand beside a text."""
 WIDEST = 1 << 16
 """The widest encoder that is accepted; the largest that exist have a quarter of it."""
 
@@ -149,8 +145,6 @@ class ModelSpec:
     positions: Positions = "joint"
     store: Stored = field(default="state", metadata=LATER)
     """With `kv` the query reads a passage in every layer, so that no split changes a score."""
-    stand_in: int = field(default=0, metadata=LATER)
-    """Learned rows that each text is read beside in the input component, in place of the other text."""
     cross_embed: CrossEmbed = "none"
     projection: ProjectionSpec | None = None
     vector: VectorSpec | None = None
@@ -244,15 +238,11 @@ class ModelSpec:
         """Position of a side's first token in the input component, when it does not depend on the query."""
         if side == "query" or self.positions in ("restart", "joint") or self.text.passage_first:
             return 0
-        return self.text.query_tokens if self.positions == "offset" else max(TYPICAL, self.stand_in)
-
-    def stand_in_position(self, side: Side) -> int:
-        """Position of the first stand-in row of a side: that of the text which it stands for."""
-        return self.first_position("passage") if side == "query" else 0
+        return self.text.query_tokens if self.positions == "offset" else TYPICAL
 
     def is_input(self, name: str) -> bool:
         """Whether the tensor of that name belongs to the input component (and so to the fingerprint)."""
-        own = ("embedding.", "projection.down.", VECTOR, STAND_IN)
+        own = ("embedding.", "projection.down.", VECTOR)
         return name.startswith((*own, *_prefixes(self.layers[: self.split])))
 
     def tensors(self) -> Tensors:
@@ -261,9 +251,6 @@ class ModelSpec:
         tensors = self.encoder.embedding.tensors(width)
         for prefix, stack in self.stacks.items():
             tensors |= {prefix + name: tensor for name, tensor in stack.layer_tensors().items()}
-        if self.stand_in:
-            rows = TensorSpec((self.stand_in, width))
-            tensors |= {f"{STAND_IN}query": rows, f"{STAND_IN}passage": rows}
         if self.projection is not None:
             tensors |= WHOLE.tensors("projection.down", width, self.projection.width)
             tensors |= WHOLE.tensors("projection.up", self.projection.width, width)
@@ -301,7 +288,6 @@ def check(spec: ModelSpec) -> None:
             f"positions='joint' at split={spec.split}: a stored passage cannot know the length of its "
             "query; choose 'typical', 'restart' or 'offset', or split=0"
         )
-    _check_stand_in(spec)
     check_prompt(spec)
     embedding, text = spec.encoder.embedding, spec.text
     if spec.cross_embed != "none" and not embedding.positions:
@@ -343,23 +329,6 @@ def check(spec: ModelSpec) -> None:
         )
     check_exits(spec.exits, spec.heads, range(spec.split + 1, count))
     _check_blocks(spec)
-
-
-def _check_stand_in(spec: ModelSpec) -> None:
-    """Raise where no learned rows can stand beside a text."""
-    if not spec.stand_in:
-        return
-    if not 0 < spec.stand_in <= LONGEST_STAND_IN:
-        raise SpecError(
-            f"stand_in={spec.stand_in}; choose 1..{LONGEST_STAND_IN} rows, or 0 for none"
-        )
-    if spec.split == 0:
-        raise SpecError(
-            f"stand_in={spec.stand_in} needs layers that read each text alone, and split=0 has none; choose "
-            "stand_in=0, or split at 1 or above"
-        )
-    if spec.memory_windows or spec.text.structure is not None:
-        raise SpecError("a model that reads trees or remembers windows takes no stand_in; choose 0")
 
 
 def _check_bounds(spec: ModelSpec) -> None:

@@ -28,13 +28,13 @@ def with_split(
 ) -> ModelSpec:
     """The same encoder split at layer `at`; positions default to joint at 0 and typical elsewhere.
 
-    Every cross layer advances the passages but those in `one_way`. Layers of a vector, late interaction,
-    exits and stand-in rows were made for the states of one split; at another the model has none of them.
+    Every cross layer advances the passages but those in `one_way`. Layers of a vector, late interaction
+    and exits were made for the states of one split; at another the model has none of them.
     """
     chosen: Positions = positions or ("joint" if at == 0 else "typical")
     if at != spec.split:
         kept = None if VECTOR in spec.stacks else spec.vector
-        spec = replace(spec, late=None, exits=(), vector=kept, stand_in=0)
+        spec = replace(spec, late=None, exits=(), vector=kept)
     moved = replace(spec, encoder=_frozen(spec.encoder, ()))
     split = replace(moved, split=at, positions=chosen, cross_embed=cross_embed, store=store)
     return with_one_way(split, one_way) if one_way else split

@@ -65,8 +65,10 @@ def odp_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
         if b"<!ENTITY" in raw:
             raise UnreadableError("is no presentation: content.xml defines entities")
         content = ElementTree.fromstring(raw)
-    except (*DAMAGED, KeyError, ElementTree.ParseError) as error:
+    except DAMAGED as error:
         raise UnreadableError(f"is not a whole presentation ({error})") from None
+    except (KeyError, ElementTree.ParseError) as error:
+        raise UnreadableError(f"is not a whole presentation (content.xml: {error})") from None
     for page in content.iterfind(".//{*}presentation/{*}page"):
         lines = filter(None, (one_line("".join(p.itertext())) for p in _paragraphs(page)))
         for number, line in enumerate(lines):

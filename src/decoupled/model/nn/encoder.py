@@ -66,9 +66,6 @@ class PairEncoder(nn.Module):
         encoder = spec.encoder
         self.embedding = Embedding(encoder)
         self.stack = Stack(encoder)
-        self.stand_in = nn.ParameterDict()
-        for side in ("query", "passage") if spec.stand_in else ():
-            self.stand_in[side] = nn.Parameter(torch.zeros(spec.stand_in, encoder.width))
         projection = spec.projection
         self.projection = nn.ModuleDict()
         if projection:
@@ -149,24 +146,13 @@ class PairEncoder(nn.Module):
         # Rows of a structure, such as tree nodes, take no position of their own.
         counted = real_BT if structure is None else real_BT & (ids_BT < structure.first)
         position_BT = positions(counted) + start
-        x_BTD, last = (
-            self.embed(side, ids_BT, position_BT),
-            self.spec.split if split is None else split,
-        )
-        beside = self.spec.stand_in if last else 0
-        if beside:
-            # The rows come first, which attention does not mind: only positions say where a row stands.
-            rows_BND = self.stand_in[side].to(x_BTD.dtype).expand(len(x_BTD), -1, -1)
-            x_BTD = torch.cat([rows_BND, x_BTD], 1)
-            start = self.spec.stand_in_position(side)
-            position_N = torch.arange(start, start + beside, device=ids_BT.device)
-            position_BT = torch.cat([position_N.expand(len(ids_BT), -1), position_BT], 1)
-            real_BT = F.pad(real_BT, (beside, 0), value=True)
+        x_BTD = self.embed(side, ids_BT, position_BT)
         frame = Frame(position_BT, real_BT, padded=padded)
         frame.before_B = before_B
         if structure is not None and side == "passage":
             frame.structure = structure, ids_BT
-        return self.stack(x_BTD, frame, first=0, last=last, observe=observe)[:, beside:]
+        last = self.spec.split if split is None else split
+        return self.stack(x_BTD, frame, first=0, last=last, observe=observe)
 
     def compress(self, side: Side, x_BTD: Tensor) -> Tensor:
         """States as they are stored: through the learned projection, where there is one for this side."""

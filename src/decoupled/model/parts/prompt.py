@@ -46,8 +46,8 @@ def check_prompt(spec: ModelSpec) -> None:
             f"query_tokens={text.query_tokens} and passage_tokens={text.passage_tokens} need {need} "
             f"positions, but the model has {spec.encoder.max_tokens}; lower passage_tokens"
         )
-    if text.passage_first and (spec.positions == "offset" or spec.stand_in):
-        raise SpecError("a passage before its query takes neither positions='offset' nor stand_in")
+    if text.passage_first and spec.positions == "offset":
+        raise SpecError("a passage before its query does not take positions='offset'")
     if last and spec.one_way and not text.passage_first:
         raise SpecError(
             "this prompt ends with the passage, whose last row is read and cannot stay as it was stored; "

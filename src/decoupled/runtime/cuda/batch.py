@@ -8,7 +8,7 @@ once for all its pairs. Shapes: P pairs, G queries, Q query rows of each, N pass
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -101,15 +101,6 @@ class Joined:
         """First query rows: `[P,C]`, or `[G,C]` where they are shared."""
         # Every pair's first row is a fixed number of rows after that of the pair before.
         return self.query[:: self.pair_rows]
-
-
-def beside(rows_QD: Tensor, x_ND: Tensor, texts: Pairs) -> tuple[Joined, Pairs]:
-    """Texts as the passages of pairs whose query is the same for all: the rows that stand in for one."""
-    count = len(rows_QD)
-    x = Joined(query=rows_QD, passage=x_ND, pair_rows=count, shared=True)
-    asker = torch.zeros_like(texts.asker)
-    pairs = replace(texts, query=count, asker=asker, asks=torch.full_like(texts.asks, count))
-    return x, pairs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -22,9 +22,9 @@ RowsRead = Literal["first", "span"]
 
 
 def read_alone(layers: Sequence[Layer], x: Joined, texts: Pairs) -> Joined:
-    """These layers over texts that are read alone, or beside the query rows that stand in for a query."""
+    """These layers over texts that are read alone."""
     for layer in layers:
-        x = _move(layer, x, None, None, texts, Step(rows=texts.query, passages=True))
+        x = _move(layer, x, None, None, texts, Step(rows=0, passages=True))
     return x
 
 

@@ -36,7 +36,7 @@ from decoupled.runtime.base import (
 )
 from decoupled.runtime.cuda import block as blocks
 from decoupled.runtime.cuda import ops
-from decoupled.runtime.cuda.batch import Chunk, Joined, Pairs, Room, beside, chunks, pairs_of
+from decoupled.runtime.cuda.batch import Chunk, Joined, Pairs, Room, chunks, pairs_of
 from decoupled.runtime.cuda.block import Decoder, KeptBlock, StateBlock
 from decoupled.runtime.cuda.graphs import GRAPH_ROWS, Lane, Steps, graph_rows, room_for, whole
 from decoupled.runtime.cuda.layers import Crossing, RowsRead, read_alone
@@ -197,14 +197,12 @@ class CudaRuntime:
         place_N = texts.places(begin)
         kind = text.query_type if side == "query" else text.passage_type
         x_ND = weights.embedding(ids_N, place_N, torch.full_like(ids_N, kind)).to(self.dtype)
-        x, pairs = Joined.of(x_ND, 0, pair_rows=1), texts
-        if side in weights.stand_in:
-            x, pairs = beside(weights.stand_in[side].to(self.dtype), x_ND, texts)
+        x = Joined.of(x_ND, 0, pair_rows=1)
         layers = weights.layers[: self.spec.split]
         for first in range(0, len(layers), LAYERS_AT_ONCE):
             if first:
                 yield
-            x = read_alone(layers[first : first + LAYERS_AT_ONCE], x, pairs)
+            x = read_alone(layers[first : first + LAYERS_AT_ONCE], x, texts)
         x_ND = cast(Tensor, x.passage)
         pooled = self._pooled(x_ND, texts) if vectors else x_ND.new_zeros(texts.count, 0)
         if weights.down is not None and self.spec.projected(side):

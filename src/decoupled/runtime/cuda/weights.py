@@ -124,8 +124,6 @@ class DeviceWeights:
     dtype: torch.dtype
     embedding: Embedding
     """The embedding in fp32: its rows are few, and everything depends on them."""
-    stand_in: dict[str, Tensor]
-    """The rows that texts of each side are read beside; empty where there are none."""
     layers: tuple[Layer, ...]
     down: Linear | None
     up: Linear | None
@@ -179,7 +177,6 @@ def arrange(net: PairEncoder, *, device: torch.device, dtype: torch.dtype) -> De
         device=device,
         dtype=dtype,
         embedding=_copy(net.embedding, device),
-        stand_in={side: rows.detach().to(device) for side, rows in net.stand_in.items()},
         layers=tuple(_layer(layer, net.stack, place) for layer in spec.layers),
         down=_linear(down, *place) if down else None,
         up=_linear(up, *place) if up else None,

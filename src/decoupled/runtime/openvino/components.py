@@ -15,7 +15,7 @@ from openvino import opset15 as op
 from decoupled.model.codec import CodeLayout
 from decoupled.model.parts.exits import EXITS
 from decoupled.model.parts.head import HeadKind, HeadSpec
-from decoupled.model.spec import STAND_IN, VECTOR, ModelSpec, Side
+from decoupled.model.spec import VECTOR, ModelSpec, Side
 from decoupled.model.states import Ragged
 from decoupled.runtime.openvino.decode import Codes, parameters
 from decoupled.runtime.openvino.embedding import cross_embedded, embedded
@@ -70,14 +70,11 @@ def input_model(
     longest = op.convert(op.reduce_max(lengths_B, integers(0), True), "i64")
     position_T = op.add(op.minimum(place_T, op.subtract(longest, integers(1))), first)
     frame = NodeFrame(position=position_T, real=real_BT)
-    x_BTD, beside = embedded(graph, spec, ids_BT, position_T, kind), frame
-    if spec.stand_in:
-        x_BTD, beside = _beside(graph, spec, side, x_BTD, frame)
+    x_BTD = embedded(graph, spec, ids_BT, position_T, kind)
     part = TokenPart(value=x_BTD, tap="0.in")
     tokens = Tokens(parts=(part,), query=integers(1), batch=size(ids_BT, 0))
-    stack = NodeStack(spec=spec.encoder, graph=graph, frame=beside)
+    stack = NodeStack(spec=spec.encoder, graph=graph, frame=frame)
     y_BTD = stack.run(tokens, first=0, last=spec.split, want="all", crossing=False)
-    y_BTD = rows(y_BTD, integers(spec.stand_in)) if spec.stand_in else y_BTD
     projected = spec.projected(side)
     states = graph.apply(y_BTD, "projection.down", "down.in") if projected else y_BTD
     if not vectors:
@@ -88,20 +85,6 @@ def input_model(
         y_BTD = deeper.run(tokens, first=0, last=len(own.layers), want="all", crossing=False)
     pooled = _pooled(graph, spec, y_BTD, real_BT)
     return _model([states, pooled], [ids_BT, lengths_B, first, kind], graph)
-
-
-def _beside(
-    graph: Graph, spec: ModelSpec, side: Side, x_BTD: Node, frame: NodeFrame
-) -> tuple[Node, NodeFrame]:
-    """The rows of texts after those of their stand-in, and the frame of both."""
-    batch, count_ = size(x_BTD, 0), integers(spec.stand_in)
-    rows_1ND = constant(graph.array(f"{STAND_IN}{side}")[None])
-    shape = op.concat([batch, integers(*rows_1ND.shape[1:])], 0)
-    x_BTD = op.concat([op.broadcast(rows_1ND, shape), x_BTD], 1)
-    start = spec.stand_in_position(side)
-    position_T = op.concat([integers(*range(start, start + spec.stand_in)), frame.position], 0)
-    seen = op.broadcast(constant(np.array([[True]])), op.concat([batch, count_], 0))
-    return x_BTD, NodeFrame(position=position_T, real=op.concat([seen, frame.real], 1))
 
 
 def cross_model(

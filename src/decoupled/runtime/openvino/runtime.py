@@ -129,14 +129,13 @@ class OpenVinoRuntime:
         # Where they come for nothing, one graph serves both.
         vectors = vectors or VECTOR not in self.spec.stacks
         component = self._component(
-            (self.spec.projected(side), vectors, side if self.spec.stand_in else None),
+            (self.spec.projected(side), vectors),
             lambda: input_model(self.spec, self._tensors, side, self.ranges, vectors=vectors),
         )
 
         def run(which: Indices) -> tuple[Ragged, Array]:
             some = batch.select(which)
-            beside = self.spec.stand_in
-            to = rounded_up(int(some.lengths.max()) + beside, STEP) - beside
+            to = rounded_up(int(some.lengths.max()), STEP)
             x_BTW, *pooled = component(input_arrays(self.spec, side, some, query_length, to))
             real_BT = np.arange(x_BTW.shape[1]) < some.lengths[:, None]
             nothing = np.zeros((len(some), 0), np.float32)
