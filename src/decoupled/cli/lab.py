@@ -13,7 +13,7 @@ import decoupled as dc
 from decoupled.cli import options as opt
 from decoupled.cli import printing
 from decoupled.cli.train import Rate, Sets
-from decoupled.errors import InputError, need
+from decoupled.errors import InputError
 from decoupled.train.settings import recipe_changes
 
 if TYPE_CHECKING:
@@ -117,7 +117,6 @@ def bench(
     output: Annotated[
         Path | None, Option("--output", "-o", help="JSON file to go on with.")
     ] = None,
-    plot: Annotated[Path | None, Option(help="Picture to write.")] = None,
     shape: Annotated[list[str] | None, Option(help="Shapes instead of the preset's.")] = None,
     top: Annotated[list[int] | None, Option(min=1, help="How many passages to rank.")] = None,
     only: Annotated[list[str] | None, Option(help="Only contenders whose name holds this.")] = None,
@@ -130,7 +129,7 @@ def bench(
     """Race against other rerankers on this machine: same weights, same texts, in turns."""
     from decoupled.lab.bench.race import bench as race
 
-    need(("torch", "torch"), *((("matplotlib", "plots"),) if plot else ()))
+    opt.need_torch()
     from decoupled.lab.bench import report
 
     if output is not None and output.is_dir():
@@ -140,8 +139,6 @@ def bench(
     with printing.stoppable(lambda: f"stopped; {rest}"):
         run = partial(race, preset, output=output, work=work, shapes=shape, tops=top, only=only)
         raced = run(turns=turns, threads=threads, patience=patience, progress=printing.note)
-    if plot is not None:
-        report.plot(raced["rows"], plot)
     if as_json:
         printing.document(raced)
         return

@@ -43,8 +43,8 @@ from decoupled.index.manifest import (
 from decoupled.index.origins import Origins
 from decoupled.index.record import Record, part_name
 from decoupled.index.store.base import KEEP, Share, Snapshot, Staged, Store
+from decoupled.index.store.empty import EmptyStore
 from decoupled.index.store.location import location_of, locked
-from decoupled.index.store.memory import MemoryStore
 from decoupled.model import annex, folder
 from decoupled.model.codec import fit_codec, needs_fit
 from decoupled.model.jsonable import JsonObject
@@ -359,7 +359,7 @@ class Index:
         return LanceStore
 
     def _open_store(self) -> Store:
-        """Open or create the store; an empty one in memory stands for it until there are records."""
+        """Open or create the store; `EmptyStore` stands for it until there are records."""
         token_bytes, width = self.codec.bytes_per_token, self.spec.vector_width
         store: Store | None = None
         exists = self._stores().exists(self.path)
@@ -373,4 +373,4 @@ class Index:
         elif self._begun and self._write:
             store = self._stores().create(self.path, token_bytes=token_bytes, width=width)
         self._has_store = store is not None
-        return store or MemoryStore(token_bytes=token_bytes, width=width)
+        return store or EmptyStore(token_bytes=token_bytes, width=width)

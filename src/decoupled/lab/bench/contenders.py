@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
@@ -20,7 +19,6 @@ from decoupled.runtime.open import NAMES as RUNTIMES
 
 if TYPE_CHECKING:
     from decoupled.index.index import Index
-    from decoupled.index.store.base import Store
     from decoupled.search.results import Hits
 
 Way = Literal["exact", "narrow", "one-way", "one-way narrow", "cascade", "joint"]
@@ -204,8 +202,6 @@ def _index(model: Path, texts: Texts, runtime: str) -> Index:
     from decoupled.index.index import Index
     from decoupled.index.manifest import is_index
 
-    if find_spec("lance") is None:
-        return _in_process(model, texts, runtime)
     path = model.with_suffix(".idx")
     if not is_index(path) or len(Index.open(path)) != len(texts.passages):
         there = is_index(path)
@@ -213,22 +209,6 @@ def _index(model: Path, texts: Texts, runtime: str) -> Index:
         with opened as index:
             _fill(index, texts)
     return Index.open(path, runtime=runtime)
-
-
-def _in_process(model: Path, texts: Texts, runtime: str) -> Index:
-    """An index whose records live in this process, where Lance is not installed."""
-    from decoupled.index.index import Index
-    from decoupled.index.store.memory import MemoryStore
-
-    class Held(Index):
-        def _stores(self) -> type[Store]:
-            return MemoryStore
-
-    with tempfile.TemporaryDirectory() as folder:
-        held = Held.create(Path(folder) / "held.idx", model, codec=CODEC, runtime=runtime)
-        _fill(held, texts)
-        assert held.runtime  # loaded while its folder is there
-        return held
 
 
 def _fill(index: Index, texts: Texts) -> None:

@@ -278,10 +278,3 @@ def _bar(row: Json) -> Bar:
     note = ", ".join(part for part in (turns, spread, times) if part)
     group = "ours" if name.startswith("decoupled") else ""
     return Bar(name=name, value=row["p50_ms"], note=note, group=group)
-
-
-def plot(rows: Sequence[Json], path: Path) -> None:
-    """The bar chart of each question, one below the other."""
-    from decoupled.lab.report.draw import save
-
-    save(figures(rows), path)
