@@ -40,7 +40,7 @@ BEFORE = {
         "demo",
     ),
     *("doctor", "evaluate_retrieval", "fit_scoring", "info", "layers", "plan"),
-    *("recipe", "reindex", "report", "suggest_split", "train_reader"),
+    *("recipe", "reindex", "report"),
 }
 """Names that version 0.1 had here beside these."""
 

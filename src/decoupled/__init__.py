@@ -34,8 +34,6 @@ _MOVED = {
     "recipe": "train.run",
     "reindex": "index.build",
     "report": "lab.report.write",
-    "suggest_split": "measure.agreement",
-    "train_reader": "train.recipe",
 }
 """Names that version 0.1 had here, and where they are now."""
 

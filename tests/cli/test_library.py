@@ -110,9 +110,7 @@ def test_splits_are_chosen_by_pairs(cli, checkpoint, place, tmp_path):
     whole = dc.Model.open(source)
     with pytest.raises(dc.SpecError, match="give a layer, or have agreement"):
         dc.Model.split(source, at="auto")
-    with pytest.raises(dc.InputError, match="suggest_split is gone; deepest_split measures"):
-        dc.suggest_split(whole, pairs)
-    assert "name the pairs to compare on: --check" in cli(*words, "--data", place.pairs).failure
+    assert "name the pairs to compare on: --check" in cli(*words).failure
     deepest, measured = dc.deepest_split(whole, pairs, keep=0.1)
     told = cli(*words, "--check", place.pairs, "--keep", 0.1).json
     assert told["split"] == deepest.spec.split

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from decoupled.errors import InputError
-from decoupled.lab.tune import RATES, START, TEMPERATURES, plot, read_journal, search
+from decoupled.lab.tune import RATES, START, TEMPERATURES, read_journal, search
 from decoupled.train.recipe import Recipe, recipe_named
 
 optuna = pytest.importorskip("optuna")
@@ -85,9 +85,3 @@ def test_a_damaged_journal_names_its_line(tmp_path):
         read_journal(path)
     with pytest.raises(InputError, match="trials=0; choose at least 1"):
         search(hill, trials=0)
-
-
-def test_the_plot_is_a_picture(searched, tmp_path):
-    pytest.importorskip("matplotlib")
-    plot(searched[0], tmp_path / "tune.png")
-    assert (tmp_path / "tune.png").read_bytes()[:4] == b"\x89PNG"

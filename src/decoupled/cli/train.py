@@ -41,8 +41,6 @@ Sets = Annotated[
     list[str] | None,
     Option("--set", help="A field of the recipe: weights.kd=0.5, optimiser.warmup=0.1…"),
 ]
-# An option of the recipe `reader`, which is not part of the package any more.
-Gone = Annotated[str | None, Option(hidden=True)]
 
 
 def distill(
@@ -69,19 +67,11 @@ def distill(
         int, opt.rare(min=0, help="Times that a tenth of the data judges; 0 trains on all of it.")
     ] = 4,
     minutes: Annotated[float | None, Option(help="End by the clock, if not before.")] = None,
-    retriever: Gone = None,
-    vector: Gone = None,
-    vector_layers: Gone = None,
-    late: Gone = None,
     settings: Sets = None,
     on_error: opt.OnError = "stop",
     as_json: opt.Json = False,
 ) -> None:
     """Train a split model to say what its teacher says. Run it again after Ctrl-C: it goes on."""
-    from decoupled.train.recipe import train_reader
-
-    if recipe == "reader" or any((retriever, vector, vector_layers, late)):
-        train_reader()  # raises: these options are taken only to say that they are gone
     changes = {"watch.evaluations": evaluations}
     changes |= recipe_changes(
         settings, epochs=epochs, batch=batch, lr=lr, minutes=minutes, seed=seed
@@ -110,7 +100,6 @@ def tune(
     data: Data,
     task: Task = "pairs",
     trials: Annotated[int, Option(min=1, help="Trials in all, earlier ones included.")] = 50,
-    plot: Annotated[Path | None, Option(help="Picture of the trials to write.")] = None,
     teacher: Teacher = None,
     epochs: Epochs = None,
     batch: Batch = None,
@@ -123,7 +112,7 @@ def tune(
     as_json: opt.Json = False,
 ) -> None:
     """Search loss weights, temperature and rate; a tenth of the data judges. Run it again: it goes on."""
-    need(("optuna", "train"), *((("matplotlib", "plots"),) if plot else ()))
+    need(("optuna", "train"))
     changes = recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
     changes |= {"watch.evaluations": 1, "watch.save_every": 0}
     if output.is_dir():
@@ -147,8 +136,6 @@ def tune(
         run = partial(dc.tune, ready.student, data=ready.pairs, task=task, recipe=ready.recipe)
         run = partial(run, teacher=ready.teacher, trials=trials, journal=journal)
         ranked = run(progress=lambda trial, line: bar.log(line, f"trial {trial} of {trials}, "))
-    if plot is not None:
-        search.plot(ranked, plot)
     rows = [trial.to_json() for trial in ranked]
     result = {"model": model, "task": task, "best": rows[0], "trials": rows}
     printing.write(result, output)

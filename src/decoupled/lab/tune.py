@@ -192,20 +192,3 @@ def trial_table(ranked: Sequence[Trial], earlier: int) -> ResultTable:
     rows = [(round(trial.score, 4), *trial.settings) for trial in ranked[:SHOWN]]
     title = f"best of {len(ranked)} trials, {len(ranked) - earlier} of them new"
     return ResultTable(title=title, columns=("score", *NAMES), rows=rows)
-
-
-def plot(trials: list[Trial], path: str | Path) -> None:
-    """Score against each setting, best trial marked, as a picture file."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingDependency("matplotlib", "plots") from None
-    best = max(trials, key=lambda trial: trial.score)
-    figure = Figure(figsize=(12, 3), layout="constrained")
-    for number, name in enumerate(NAMES):
-        axes = figure.add_subplot(1, len(NAMES), number + 1)
-        axes.scatter([t.settings[number] for t in trials], [t.score for t in trials], s=12)
-        axes.scatter([best.settings[number]], [best.score], s=40, marker="*", color="tab:red")
-        axes.set_xlabel(name)
-    figure.axes[0].set_ylabel("score on the tune split")
-    figure.savefig(path, dpi=150)

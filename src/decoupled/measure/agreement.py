@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -108,13 +108,6 @@ def deepest_split(
         return good[-1], measured
     sizes = {name: options[name] for name in ("passage_tokens", "stride") if name in options}
     return model.split(model, at=0, **sizes), measured
-
-
-def suggest_split(*_: object, **__: object) -> NoReturn:
-    """Say what took the place of the suggested split, which was no better than half of the layers."""
-    raise InputError(
-        "suggest_split is gone; deepest_split measures which layers agree on your pairs"
-    )
 
 
 def cases(pairs: Iterable[Pair], head: HeadKind, limit: int) -> list[Case]:

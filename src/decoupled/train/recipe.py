@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, NoReturn, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from decoupled.errors import InputError, SpecError
 from decoupled.model.jsonable import LATER, from_json, to_json
@@ -241,19 +241,9 @@ RECIPES: dict[str, Recipe] = {r.name: r for r in (DISTILL, PLAIN, DEFORMER, DECO
 
 def recipe_named(name: str) -> Recipe:
     """The recipe of that name, or an error that lists them."""
-    if name == "reader":
-        train_reader()
     if name not in RECIPES:
         raise InputError(f"recipe {name!r} is unknown; choose one of {', '.join(RECIPES)}")
     return RECIPES[name]
-
-
-def train_reader(*_: object, **__: object) -> NoReturn:
-    """Say how a reader is trained: its recipe is a program of the repository, and not of the package."""
-    raise InputError(
-        "the recipe 'reader' is not part of the package; in a checkout of its repository run `python "
-        "examples/starter/train.py reader MODEL -o OUT --data PAIRS`, which has the same options"
-    )
 
 
 # As JSON, and by name -----------------------------------------------------------------------------

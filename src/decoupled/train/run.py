@@ -28,7 +28,7 @@ from decoupled.train.loop.loop import Hook, Phase, Report, accelerator_for, fit,
 from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import codec_phase, start_projection
 from decoupled.train.place import Progress
-from decoupled.train.recipe import Distillation, Recipe, override, recipe_named, train_reader
+from decoupled.train.recipe import Distillation, Recipe, override, recipe_named
 from decoupled.train.reshape import SCRATCH, reshaped, teacher_of, with_bits
 
 ELSEWHERE = {"adapt": ("the texts of an index", "adapt")}
@@ -206,7 +206,9 @@ def train_model(
 def _check_objective(recipe: Recipe) -> None:
     """Raise `InputError` for an objective that another function trains."""
     if recipe.objective == "exits":
-        train_reader()
+        raise InputError(
+            "exits are learnt with a reader: run `python examples/starter/train.py reader` in a checkout"
+        )
     if (other := ELSEWHERE.get(recipe.objective)) is not None:
         raise InputError(
             f"the recipe {recipe.objective!r} learns from {other[0]}, not from the pairs of one task; use "

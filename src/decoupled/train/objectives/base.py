@@ -15,7 +15,7 @@ from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.head import HeadKind
 from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.tasks import Task
-from decoupled.train.recipe import Distillation, Recipe, Settings, recipe_from, train_reader
+from decoupled.train.recipe import Distillation, Recipe, Settings, recipe_from
 
 
 class Objective(nn.Module):
@@ -61,8 +61,6 @@ class Objective(nn.Module):
 
 def objective_named(name: str) -> type[Objective]:
     """The objective of the file of that name, or an error that lists them."""
-    if name in ("reader", "vector"):  # of recipes of earlier versions
-        train_reader()
     if name in annex.OBJECTIVES:
         module = annex.load(annex.OBJECTIVES[name])
     else:
