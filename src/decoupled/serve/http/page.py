@@ -73,7 +73,7 @@ def reference(schema: Schema, address: str) -> str:
         '<main class="reference">',
         f'<h1><a class="mark" href="/">{escape(about["title"])}</a> {escape(about["version"])}</h1>',
         f"<p>{prose(about.get('description', ''))}</p>",
-        '<p>For programs: <a href="/openapi.json">openapi.json</a>.</p>',
+        '<p>Types and defaults of the fields: <a href="/openapi.json">openapi.json</a>.</p>',
     ]
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
@@ -112,7 +112,8 @@ def route(schema: Schema, address: str, call: tuple[str, str], operation: Schema
     yield f"<p>{prose(operation.get('description') or operation['summary'])}</p>"
     content = operation.get("requestBody", {}).get("content", {}).get("application/json")
     for body in bodies(schema, content["schema"]) if content else ():
-        yield from fields(body)
+        named = ", ".join(f"<code>{escape(name)}</code>" for name in body["properties"])
+        yield f"<p>Fields: {named}.</p>"
         yield f"<pre>{escape(command(method, address + path, example(body)))}</pre>"
     if content is None:
         yield f"<pre>{escape(command(method, address + path, None))}</pre>"
@@ -125,35 +126,6 @@ def bodies(schema: Schema, body: Schema) -> list[Schema]:
         return [schema["components"]["schemas"][body["$ref"].rsplit("/", 1)[1]]]
     parts = body.get("oneOf") or body.get("anyOf") or []
     return [one for part in parts for one in bodies(schema, part)]
-
-
-def fields(body: Schema) -> Iterator[str]:
-    """A table of the body's fields."""
-    yield '<div class="scroll"><table><tr><th>field<th>type<th>default<th></tr>'
-    needed = body.get("required", [])
-    for name, about in body["properties"].items():
-        default = "needed" if name in needed else json.dumps(about.get("default"))
-        cells = (
-            f"<code>{escape(name)}</code>",
-            escape(kind(about)),
-            f"<code>{escape(default)}</code>",
-            prose(about.get("description", "")),
-        )
-        yield f"<tr><td>{'<td>'.join(cells)}</tr>"
-    yield "</table></div>"
-
-
-def kind(about: Schema) -> str:
-    """The type of a field in a word or two."""
-    if "$ref" in about:
-        return str(about["$ref"]).rsplit("/", 1)[1]
-    if "enum" in about:
-        return " | ".join(map(str, about["enum"]))
-    if "anyOf" in about:
-        return " | ".join(dict.fromkeys(kind(part) for part in about["anyOf"]))
-    if about.get("type") == "array":
-        return f"[{kind(about.get('items', {}))}]"
-    return str(about.get("type", "any"))
 
 
 def example(body: Schema) -> Any:
