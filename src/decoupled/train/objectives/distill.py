@@ -16,7 +16,7 @@ from decoupled.train.data.tasks import Task
 from decoupled.train.loop.forward import PairOutputs, Pass, forward_pair
 from decoupled.train.objectives.base import Objective
 from decoupled.train.recipe import Distillation, Recipe
-from decoupled.train.targets import Targets, fits, soft_targets
+from decoupled.train.targets import Targets, soft_targets
 
 
 class Distill(Objective):
@@ -42,7 +42,10 @@ class Distill(Objective):
         compared = bool(weights.lrs or weights.hidden)
         if teacher is not None:
             teacher.eval()
-            self._targets = self._cached_targets(teacher, batches) if batches is not None else None
+            # Hidden states would not fit in memory, so a teacher whose layers are compared runs in each step.
+            ahead = recipe.watch.cache_targets and weights.guided and not weights.inner
+            if batches is not None and ahead:
+                self._targets = soft_targets(teacher, batches, task, recipe)
         self._kept = Pass(
             bits=settings.projection.bits,
             hidden=compared,
@@ -50,26 +53,6 @@ class Distill(Objective):
             scores=bool(weights.attention),
         )
         self.bridge = self._bridge(teacher) if compared else None
-
-    def _cached_targets(self, teacher: PairEncoder, batches: Batches) -> Targets | None:
-        """The teacher's outputs for all examples, computed once where they fit in memory and are reused."""
-        settings, recipe, optimiser = self.settings, self.recipe, self.recipe.optimiser
-        weights = settings.weights
-        if not (recipe.watch.cache_targets and weights.guided) or weights.attention:
-            return None
-        if not weights.inner:
-            return soft_targets(teacher, batches, self.task, recipe)
-        layers, width = len(teacher.spec.layers) - teacher.spec.split, teacher.spec.encoder.width
-        if settings.match == "top":
-            # Layers pair from the top, so those below are compared with none.
-            compared = len(self.student.spec.layers) - self.student.spec.split
-            compared += settings.lrs_from == "split"
-            layers = min(layers, compared)
-        # With less than one epoch, targets would be computed that no step reads.
-        once = optimiser.minutes is None and optimiser.epochs >= 1
-        if not (once and fits(batches, layers, width, recipe.precision != "fp32")):
-            return None
-        return soft_targets(teacher, batches, self.task, recipe, layers)
 
     def _bridge(self, teacher: PairEncoder | None) -> nn.Linear | None:
         """A learned map to the width of a wider teacher (TinyBERT's W_h); it is not part of the model."""
