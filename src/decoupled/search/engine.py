@@ -30,6 +30,7 @@ from decoupled.search.cross import cross_searches
 from decoupled.search.fetch import DeviceCache, Fetched, TextCache, TextEncoder, fetch
 from decoupled.search.first_stage import Candidates, embed, first_stage
 from decoupled.search.late_interaction import LateInteraction, open_late_interaction, per_result
+from decoupled.search.prune import Pruner
 from decoupled.search.request import (
     CANDIDATES,
     FirstStageName,
@@ -258,7 +259,7 @@ class Engine:
         again = {search: outcome(self.spec, search) for search in short}
         results = [again.get(s, result) for s, result in zip(searches, outcomes, strict=True)]
         if any(search.request.prunes for search in searches):
-            pruner = annex.load("prune_text.prune").Pruner(self._cancellable(cancelled), self.index)
+            pruner = Pruner(self._cancellable(cancelled), self.index)
             results = [pruner.prune(s, result) for s, result in zip(searches, results, strict=True)]
         origins = self.index.origins if self.index and self.links else None
         linked = zip(searches, (with_links(result, origins) for result in results), strict=True)
