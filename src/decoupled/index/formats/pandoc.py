@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import json
 import re
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from decoupled.index.documents.files import File, OtherError, UnreadableError, needed
@@ -75,11 +78,30 @@ def _parsed(name: str, raw: bytes) -> Any:
     import pypandoc
 
     command = [pypandoc.get_pandoc_path(), "--sandbox", "--from", name, "--to", "json"]
-    done = subprocess.run(command, input=raw, capture_output=True, check=False)
-    if done.returncode:
-        why = one_line(done.stderr.decode("utf-8", "replace"))[:160]
-        raise UnreadableError(f"is not whole {name} ({why or f'exit code {done.returncode}'})")
-    return json.loads(done.stdout)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        _limit(process.pid)
+        output, errors = process.communicate(raw)
+    if process.returncode == -getattr(signal, "SIGXCPU", 0):
+        raise UnreadableError("takes too long to read for its size")
+    if process.returncode:
+        why = one_line(errors.decode("utf-8", "replace"))[:160]
+        raise UnreadableError(f"is not whole {name} ({why or f'exit code {process.returncode}'})")
+    try:
+        return json.loads(output)
+    except RecursionError:
+        raise UnreadableError("is nested too deeply") from None
+
+
+def _limit(pid: int) -> None:
+    """Leave pandoc the processor time that this file has left: its own clock begins at zero."""
+    with suppress(ImportError, AttributeError, OSError):  # only Linux limits another process
+        import resource
+
+        most, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        if most != resource.RLIM_INFINITY:
+            left = max(1, most - int(time.process_time()))
+            resource.prlimit(pid, resource.RLIMIT_CPU, (left, hard))
 
 
 def _title(meta: Any) -> str:
