@@ -629,6 +629,7 @@ def test_the_description_has_every_route_and_an_example(client):
         "/v1/ask",
         "/v1/passages",
         "/v1/passages/{ident}",
+        "/v1/source/{ident}",
         "/v1/info",
         "/health",
         "/ready",

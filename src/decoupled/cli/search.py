@@ -167,6 +167,7 @@ def serve(
         Path | None, Option(help="Keys, one a line; needed to change the index.")
     ] = None,
     protect_reads: Annotated[bool, Option("--protect-reads", help="Queries need a key.")] = False,
+    open_files: Annotated[bool, opt.rare(help="Open the files of hits for all readers.")] = False,
     allow_host: Annotated[
         list[str] | None, opt.rare(help="Host name of a proxy that needs no key; repeatable.")
     ] = None,
@@ -231,6 +232,7 @@ def serve(
     )
     run = partial(run, api_key_file=api_key_file, protect_reads=protect_reads, limits=limits)
     run = partial(run, hosts=allow_host or (), origins=cors or (), questions=offered)
+    run = partial(run, open_files=open_files)
     run = partial(run, runtime=runtime, memory=memory, cache_mib=cache, layout=layout)
     run(cascade=parse_share(cascade), cluster=cluster, ready=ready)
 

@@ -81,7 +81,7 @@ class Engine:
         self.text_cache = TextCache(remember) if remember else None
         self._state_cache = StateCache(memory) if memory is not None else None
         self._device_cache: DeviceCache | None = None
-        self.links = True
+        self.links, self.route = True, ""
 
     def __repr__(self) -> str:
         return f"Engine({describe(self.spec) if self.index is None else self.index})"
@@ -95,7 +95,7 @@ class Engine:
             memory=self._state_cache.budget if self._state_cache is not None else None,
             remember=self.text_cache.limit if self.text_cache is not None else 0,
         )
-        engine.links = self.links
+        engine.links, engine.route = self.links, self.route
         return engine
 
     @property
@@ -262,8 +262,9 @@ class Engine:
             pruner = Pruner(self._cancellable(cancelled), self.index)
             results = [pruner.prune(s, result) for s, result in zip(searches, results, strict=True)]
         origins = self.index.origins if self.index and self.links else None
-        linked = zip(searches, (with_links(result, origins) for result in results), strict=True)
-        return [noted(self.runtime.tokenizer, s.request, result) for s, result in linked]
+        results = [with_links(result, origins, self.route) for result in results]
+        every = zip(searches, results, strict=True)
+        return [noted(self.runtime.tokenizer, s.request, result) for s, result in every]
 
     def score(
         self,

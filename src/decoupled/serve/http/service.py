@@ -233,9 +233,13 @@ class Service:
 
         return await asyncio.to_thread(read)
 
+    def index(self) -> Index:
+        """The index that is at its path now."""
+        return _index(self._live.refresh())
+
     def newest(self) -> Snapshot:
         """The index as it is now."""
-        return _index(self._live.refresh()).refresh()
+        return self.index().refresh()
 
     async def ready(self) -> None:
         """Raise unless the model is loaded, the index can be read, and a query would be let in."""
