@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -65,7 +66,7 @@ class Origin:
             path=os.path.abspath(file.path),  # noqa: PTH100 (a link is shown as it was named)
             **_stamp(now),
             read=time.time_ns(),
-            settings=f"{version('decoupled-transformer')} {file.format.name} {settings}",
+            settings=f"{_version()} {file.format.name} {settings}",
         )
 
     @property
@@ -166,6 +167,11 @@ class Origins:
             return ""
         address = f"{route}{quote(ident, safe='')}" if route else Path(file.path).as_uri()
         return address + (f"#page={page}" if page else "")
+
+
+@cache
+def _version() -> str:
+    return version("decoupled-transformer")  # a millisecond, which each file would take
 
 
 def _stamp(now: os.stat_result) -> dict[str, int]:
