@@ -61,6 +61,13 @@ def test_a_book_without_a_title_has_the_headings_of_its_pages(tmp_path):
     assert found[0].title == "Springs"
 
 
+def test_the_contents_of_a_book_do_not_cost_the_book(tmp_path):
+    links = "".join(f"<p><a href='{n}'>Of the river number {n}</a></p>" for n in range(40))
+    page = f"<html><head><title>Contents</title></head><body>{links}</body></html>"
+    (found,) = read_passages(put(tmp_path, "a.epub", epub(**{"OPS/b two.xhtml": page})), chunk=None)
+    assert found.text.split("\n\n") == ["Of Rivers", "Springs", "They rise."]
+
+
 def test_the_pages_of_a_book_together_must_not_fill_the_memory(tmp_path, monkeypatch):
     pages = [len(FILES[name]) for name in ("OPS/text/a.xhtml", "OPS/b two.xhtml")]
     path = put(tmp_path, "a.epub", epub())

@@ -6,10 +6,11 @@ import io
 import posixpath
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from decoupled.index.documents.files import File, UnreadableError
+from decoupled.index.documents.files import File, OtherError, UnreadableError
 from decoupled.index.formats.archives import DAMAGED, unzipped
 from decoupled.index.formats.blocks import TextBlock, one_line
 from decoupled.index.formats.html import html_blocks
@@ -36,10 +37,11 @@ def epub_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
                     raise UnreadableError("is locked to its reader; index a copy that is not")
                 raw = _member(book, page, left)
                 left -= len(raw)
-                for block in html_blocks(file, in_memory(raw)):
-                    # Many pages have the title of their book.
-                    if block.level != 1 or block.text != title:
-                        yield block._replace(level=block.level and block.level + bool(title))
+                with suppress(OtherError):  # a page of links, such as the contents
+                    for block in html_blocks(file, in_memory(raw)):
+                        # Many pages have the title of their book.
+                        if block.level != 1 or block.text != title:
+                            yield block._replace(level=block.level and block.level + bool(title))
     except DAMAGED as error:
         raise UnreadableError(f"is not a whole EPUB file ({error})") from None
 
