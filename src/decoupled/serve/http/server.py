@@ -20,7 +20,7 @@ from typing import Literal
 import uvicorn
 from starlette.applications import Starlette
 
-from decoupled.errors import DecoupledError, InputError, OptionError
+from decoupled.errors import InputError, OptionError
 from decoupled.index.index import Index
 from decoupled.index.store.state_cache import parse_bytes
 from decoupled.model.folder import is_model
@@ -32,6 +32,7 @@ from decoupled.serve.cluster.shards import Layout, deployed
 from decoupled.serve.http.app import create_app
 from decoupled.serve.http.connections import ACCEPTED, Connection, Gate
 from decoupled.serve.http.limits import SOURCE, Access, Limits, host_name, is_local, read_keys
+from decoupled.serve.live import ask_once
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's `mallopt`."""
@@ -166,15 +167,6 @@ class Served:
             )
             ready()
             listen(app, taken, limits=self.limits, level=self.log_level)
-
-
-def ask_once(engine: Engine) -> None:
-    """Answer a question before any client does: what a runtime builds at its first use, nobody waits for."""
-    if engine.index is None or not len(engine.index):
-        return
-    with suppress(DecoupledError):  # the client that meets it is told
-        kinds = {head.kind for head in engine.spec.heads}
-        (engine.ask if "span" in kinds else engine.search)("What is this about?")
 
 
 class JsonLines(logging.Formatter):
