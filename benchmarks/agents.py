@@ -1,13 +1,15 @@
 """The same folder and questions, as an agent's search tool: ours through MCP, BM25 + CrossEncoder in process.
 
 python benchmarks/agents.py -o benchmarks/results/agents.json [--data ../shared/data] [--passages 5000]
-    [--questions 200] [--cross-encoder FOLDER]
+    [--questions 200] [--cross-encoder FOLDER] [--qmd COMMAND]
 
 The folder has one Markdown file an article: the bundled sample passages, and with --data further ones of
 SQuAD's training set. Questions are of SQuAD's development set where --data has it, else the sample's. Cold is
 the first start on the folder, with its indexing; warm is the next one. Right passage first: an answer of the
 question is in the text of the first passage. The peer ranks BM25's first 40 by the cross-encoder; ours ranks
-100 candidates. Times are of the client, start of the process included.
+100 candidates. Times are of the client, start of the process included; `cpu_ms` is processor time of the
+server for each question, which other programs do not change much. `--qmd` names the command of
+`@tobilu/qmd` (npm; it needs bun): its keyword search over the same folder, of which the snippet is read.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import math
 import os
 import random
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -155,16 +158,23 @@ async def first_answer(open_client, folder: Path, query: str) -> dict:
     }
 
 
+def processor_seconds() -> float:
+    """Seconds of processor time that the children of this process have used."""
+    children = psutil.Process().children(recursive=True)
+    return sum(sum(child.cpu_times()[:2]) for child in children)
+
+
 async def race(open_client, folder: Path, rows: list) -> dict:
     """All questions one after the other, after five that warm up."""
     async with open_client(folder) as client:
-        times, hits, shown, asks = [], 0, [], []
+        times, hits, shown, asks, used = [], 0, [], [], 0.0
         for number, (query, answers) in enumerate([*rows[:5], *rows]):
-            began = time.perf_counter()
+            before, began = processor_seconds(), time.perf_counter()
             answer = await client.call_tool("search", {"query": query, "k": 5})
             took = time.perf_counter() - began
             if number >= 5:
                 times.append(took)
+                used += processor_seconds() - before
                 first = answer.structured_content["passages"][0]
                 whole = await client.call_tool("read", {"id": first["id"], "around": 0})
                 hits += right(whole.structured_content["text"], answers)
@@ -177,6 +187,7 @@ async def race(open_client, folder: Path, rows: list) -> dict:
     ask = summary(asks, 0)
     return {
         **summary(times, hits),
+        "cpu_ms": round(used / len(times) * 1e3, 1),
         "ask_p50_ms": ask["p50_ms"],
         "ask_p95_ms": ask["p95_ms"],
         "characters_of_an_answer": round(float(np.mean(shown))),
@@ -218,8 +229,9 @@ def peer(texts: list[str], rows: list, checkpoint: str) -> dict:
     from sentence_transformers import CrossEncoder
 
     model, words = CrossEncoder(checkpoint), Bm25(texts)
-    times, hits, first = [], 0, 0.0
+    times, hits, first, used = [], 0, 0.0, 0.0
     for number, (query, answers) in enumerate([*rows[:2], *rows]):
+        before = time.process_time()
         start = time.perf_counter()
         candidates = words.best(query, CANDIDATES)
         scores = model.predict([(query, texts[n]) for n in candidates])
@@ -228,9 +240,38 @@ def peer(texts: list[str], rows: list, checkpoint: str) -> dict:
             first = time.perf_counter() - began
         if number >= 2:
             times.append(time.perf_counter() - start)
+            used += time.process_time() - before
             hits += right(best, answers)
+    cpu = round(used / len(times) * 1e3, 1)
     memory = round(psutil.Process().memory_info().rss / 1e6)
-    return {"first_answer_s": round(first, 2), **summary(times, hits), "memory_mb": memory}
+    return {
+        "first_answer_s": round(first, 2),
+        **summary(times, hits),
+        "cpu_ms": cpu,
+        "memory_mb": memory,
+    }
+
+
+async def race_qmd(command: str, folder: Path, rows: list) -> dict:
+    """The keyword search of qmd through its own server; no model is loaded."""
+    environment = {**os.environ, "HOME": str(folder.parent)}
+    began = time.perf_counter()
+    add = [command, "collection", "add", str(folder), "--name", "docs"]
+    subprocess.run(add, env=environment, check=True, capture_output=True)
+    indexed = time.perf_counter() - began
+    server = StdioServerParameters(command=command, args=["mcp"], env=environment)
+    times, hits, none, used = [], 0, 0, 0.0
+    async with Client(stdio_client(server)) as client:
+        for query, answers in rows:
+            before, start = processor_seconds(), time.perf_counter()
+            answer = await client.call_tool("search", {"query": query, "limit": 5})
+            times.append(time.perf_counter() - start)
+            used += processor_seconds() - before
+            results = (answer.structured_content or {}).get("results", [])
+            none += not results
+            hits += bool(results) and right(results[0]["snippet"], answers)
+    cpu = round(used / len(rows) * 1e3, 1)
+    return {"cold_s": round(indexed, 2), **summary(times, hits), "cpu_ms": cpu, "no_result": none}
 
 
 def main() -> None:
@@ -241,6 +282,7 @@ def main() -> None:
     parser.add_argument("--passages", type=int, default=5000)
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--cross-encoder", help="A checkpoint folder or hub name.")
+    parser.add_argument("--qmd", help="The command of @tobilu/qmd.")
     options = parser.parse_args()
     texts, rows = (
         articles(options.data, options.passages),
@@ -261,6 +303,9 @@ def main() -> None:
             report[name] = {**starts, **asyncio.run(race(client, folder, rows))}
             print(name, json.dumps(report[name]), flush=True)
             options.output.write_text(json.dumps(report, indent=1) + "\n")
+        if options.qmd:
+            report["qmd_search"] = asyncio.run(race_qmd(options.qmd, folder, rows))
+            print("qmd", json.dumps(report["qmd_search"]), flush=True)
     if options.cross_encoder:
         flat = [text for paragraphs in texts.values() for text in paragraphs]
         report["bm25_cross_encoder"] = peer(flat, rows, options.cross_encoder)

@@ -7,7 +7,7 @@ Each question comes with the passage that holds its answer, and once with anothe
 through `Engine.rerank(..., prune=0)`, whose `sentences` have the probability of each. A rule gives each
 sentence a number; the best of all passages together are kept up to a share of the tokens. An answer is kept
 if a sentence that holds a part of it is. The bundled model was not trained on the development set of SQuAD,
-nor on subjqa; it was on policyqa and nq. The weights in `methods/prune_text` are a logistic regression on
+nor on subjqa; it was on policyqa and nq. The weights in `search/prune.py` are a logistic regression on
 questions of SQuAD's training set, policyqa and nq with and without their passages: `--fit` fits it, on
 the halves of policyqa and nq that the measurement leaves out.
 """
@@ -28,8 +28,8 @@ from scipy.optimize import minimize
 
 import decoupled as dc
 from decoupled.lab.bench.report import commit
-from decoupled.methods.prune_text import prune
 from decoupled.model.folder import starter_model
+from decoupled.search import prune
 from decoupled.search.request import Request
 
 REMOVED = (0.5, 0.6, 0.7)
@@ -227,7 +227,7 @@ def regression(features_UF: np.ndarray, gold_U: np.ndarray) -> dict:
 
 
 def fit(engine: dc.Engine, data: Path, questions: int) -> dict:
-    """The weights of `methods/prune_text`, on questions with their passage and with another one."""
+    """The weights of `search/prune.py`, on questions with their passage and with another one."""
     examples = []
     halves = ((name, rows(data, name)) for name in ("policyqa", "nq"))
     sets = [squad(data, "train"), *(every[len(every) // 2 :] for _, every in halves)]

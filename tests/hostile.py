@@ -1,8 +1,10 @@
 """Small files made to stop whoever reads them: each takes minutes or gigabytes, or breaks a library."""
 
 import io
+import json
 import zipfile
 import zlib
+from itertools import pairwise
 
 _WORD = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
 _TYPES = (
@@ -137,3 +139,82 @@ SKIPPED = {
     "repeated.epub": repeated_epub,
 }
 """Files that must be skipped, by name."""
+
+
+def odt(body):
+    """An OpenDocument text of this XML."""
+    names = " ".join(
+        f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"'
+        for name in ("office", "text", "table")
+    )
+    styles = "<office:styles/><office:automatic-styles/><office:master-styles/>"
+    content = f"<office:body><office:text>{body}</office:text></office:body>"
+    return zipped(
+        {
+            "mimetype": "application/vnd.oasis.opendocument.text",
+            "content.xml": f"<office:document-content {names}>{content}</office:document-content>",
+            "styles.xml": f"<office:document-styles {names}>{styles}</office:document-styles>",
+        }
+    )
+
+
+def entities(root, body, other=""):
+    """XML whose entities name each other ten times over, and one that names a file."""
+    names = "abcdefghij"
+    larger = "".join(f'<!ENTITY {b} "{f"&{a};" * 10}">' for a, b in pairwise(names))
+    file = f'<!ENTITY file SYSTEM "file://{other}">'
+    return f'<!DOCTYPE {root} [<!ENTITY a "lol">{larger}{file}]>{body}'
+
+
+def notebook(text):
+    """A notebook of one cell."""
+    cell = {"cell_type": "markdown", "metadata": {}, "source": [text]}
+    return json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+
+
+def including(path):
+    """Documents that ask their reader for another file, by name."""
+    article = f"<article><para>text &file;</para><include href='{path}' parse='text'/></article>"
+    return {
+        "a.tex": rf"text \input{{{path}}} \include{{{path}}} \usepackage{{{path}}}",
+        "a.org": f'text\n\n#+INCLUDE: "{path}"\n#+INCLUDE: "{path}" src c\n#+SETUPFILE: {path}\n',
+        "a.1": f".TH TEXT 1\n.SH NAME\ntext\n.so {path}\n.mso {path}\n.sy cat {path}\n.psbb {path}\n",
+        "b.1": f".so {path}\n",
+        "a.mdoc": f".Dd June 1\n.Dt TEXT 1\n.Os\n.Sh NAME\ntext\n.so {path}\n",
+        "a.adoc": f"text\n\ninclude::{path}[]\n\n  include::{path}[]\n\n:x: include\n\n{{x}}::{path}[]\n",
+        "a.typ": f'= Text\n\n#read("{path}")\n#include "{path}"\n',
+        "a.dbk": entities("article", article, path),
+        "a.rtf": rf'{{\rtf1\ansi text {{\field{{\*\fldinst INCLUDETEXT "{path}"}}{{\fldrslt x}}}}}}',
+        "a.wiki": f"text {{{{:{path}}}}} [[File:{path}]]",
+        "a.ipynb": notebook(f"text ![]({path}) <object data='{path}'></object>"),
+        "a.odt": odt(
+            f'<text:p>text</text:p><text:section><text:section-source href="{path}"/></text:section>'
+        ),
+    }
+
+
+PANDOC = {
+    "spaces.odt": lambda: odt('<text:p>a<text:s text:c="2000000000"/>b</text:p>'),
+    "unpacked.odt": lambda: odt(f"<text:p>{'a' * (100 << 20)}</text:p>"),
+    "nested.odt": lambda: odt(
+        "<text:list><text:list-item>" * 20_000 + "</text:list-item></text:list>" * 20_000
+    ),
+    "not.odt": lambda: docx("<w:p/>"),
+    "not.pptx": lambda: docx("<w:p/>"),
+    "entities.dbk": lambda: entities("article", "<article><para>&j;</para></article>").encode(),
+    "entities.fb2": lambda: entities("FictionBook", "<FictionBook>&j;</FictionBook>").encode(),
+    "braces.rtf": lambda: b"{\\rtf1 " + b"{" * 300_000 + b"x" + b"}" * 300_000 + b"}",
+    "stars.org": lambda: b"\n".join(b"*" * n + b" a" for n in range(1, 1000)),
+    "macros.tex": lambda: rb"\def\a{b\a}\a",
+    "lists.tex": lambda: rb"\begin{itemize}\item " * 5000 + rb"\end{itemize}" * 5000,
+    "indents.1": lambda: b".TH A 1\n" + b".RS\n" * 20_000 + b"x\n",
+    "strings.1": lambda: (
+        b".TH A 1\n.ds a xxxxxxxxxx\n"
+        + b"".join(b".ds %c %s\n" % (98 + n, (b"\\*%c" % (97 + n)) * 10) for n in range(12))
+        + b"\\*m\n"
+    ),
+    "loop.typ": lambda: b"#while true {}\n",
+    "tables.wiki": lambda: b"{|\n|\n" * 2000,
+    "quotes.ipynb": lambda: notebook("> " * 20_000 + "x"),
+}
+"""Files that take pandoc's time or memory, nest deeply, or are not what their names say."""

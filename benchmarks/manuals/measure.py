@@ -1,8 +1,12 @@
-"""Questions over two manuals: where search and each first stage rank the right passage, and what is answered.
+"""Questions over manuals: where search and each first stage rank the right passage, and what is answered.
 
     apt-get install postgresql-doc python3-doc
     decoupled index /usr/share/doc/postgresql-doc* /usr/share/doc/python3* -o manuals.idx
     python benchmarks/manuals/measure.py --index manuals.idx --json benchmarks/results/manuals.json
+    apt-get install apache2-doc
+    decoupled index /usr/share/doc/apache2-doc/manual/en -o apache.idx
+    python benchmarks/manuals/measure.py --index apache.idx --questions benchmarks/manuals/apache.jsonl \
+        --json benchmarks/results/manuals_apache.json
 
 A passage is right when it comes from a document that questions.jsonl names and holds its words. An answer is
 right when it is one of the accepted ones as SQuAD compares them, or holds one with at most five words more.
@@ -160,6 +164,7 @@ def answers(engine: Engine, asked: Sequence[Question]) -> dict[str, Any]:
     """Answers right first and in three, how long that took, and the scores of first ones."""
     first = three = 0
     times, scores = [], dict[str, list[float]](right=[], wrong=[])
+    auto = {"right": 0, "wrong": 0, "silent": 0}
     for question in asked:
         found = engine.ask(question["question"], 3, threshold=0)
         right = [answered(answer.text, question) for answer in found]
@@ -167,12 +172,14 @@ def answers(engine: Engine, asked: Sequence[Question]) -> dict[str, Any]:
         times.append(found.timing.total_ms)
         for answer in found[:1]:
             scores["right" if right[0] else "wrong"].append(round(answer.score, 4))
-    report = {"in_1": first, "in_3": three, "scores": scores}
+        shown = engine.ask(question["question"], 1).items
+        auto["silent" if not shown else "right" if right[0] else "wrong"] += 1
+    report = {"in_1": first, "in_3": three, "auto": auto, "scores": scores}
     return {"answers": report, "ask_time": percentiles(times)}
 
 
 def unanswerable(engine: Engine, asked: Sequence[Question]) -> dict[str, Any]:
-    """Questions that neither manual answers: how many get no answer, and the score of what the others get."""
+    """Questions that no manual answers: how many get no answer, and the score of what the others get."""
     found = [engine.ask(q["question"], 1, threshold=0) for q in asked]
     auto = [engine.ask(q["question"], 1) for q in asked]
     return {

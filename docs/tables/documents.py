@@ -14,11 +14,11 @@ STAGES = {
 }
 
 
-def manuals() -> Table:
-    of = read("manuals.json")
+def manuals(name: str = "manuals.json") -> Table:
+    of = read(name)
     rows = []
-    for name, words in STAGES.items():
-        found, other = of["passages"][name], of["compared"].get(name)
+    for stage, words in STAGES.items():
+        found, other = of["passages"][stage], of["compared"].get(stage)
         row = (words, *(found[f"in_{depth}"] for depth in (1, 3, 10)), f"{found['mrr@10']:.3f}")
         rows.append((*row, *(_paired(other) if other else [""] * 4)))
     of_all = f"of {of['questions']}, in 1"
@@ -33,6 +33,27 @@ def manuals_answers() -> Table:
         ("right first", of["questions"], of["answers"]["in_1"]),
         ("right in three", of["questions"], of["answers"]["in_3"]),
         ("neither manual answers it: nothing is said", none["questions"], none["withheld"]),
+    ]
+
+
+def manuals_apache() -> Table:
+    return manuals("manuals_apache.json")
+
+
+def manuals_apache_answers() -> Table:
+    of = read("manuals_apache.json")
+    none, auto, all_of = of["unanswerable"], of["answers"]["auto"], of["questions"]
+    return ("", "questions", "count"), [
+        ("right first", all_of, of["answers"]["in_1"]),
+        ("right in three", all_of, of["answers"]["in_3"]),
+        ("with `auto`: a right answer", all_of, auto["right"]),
+        ("with `auto`: a wrong one", all_of, auto["wrong"]),
+        ("with `auto`: none", all_of, auto["silent"]),
+        (
+            "the manual does not answer it: nothing is said",
+            none["questions"],
+            none["withheld_auto"],
+        ),
     ]
 
 
@@ -61,4 +82,11 @@ def _paired(other: dict[str, Any]) -> tuple[Any, ...]:
     return other["better"], other["worse"], f"{other['sign_test_p']:.4f}", interval
 
 
-DOCUMENTS = (manuals, manuals_answers, titles_rows, resume)
+DOCUMENTS = (
+    manuals,
+    manuals_answers,
+    manuals_apache,
+    manuals_apache_answers,
+    titles_rows,
+    resume,
+)

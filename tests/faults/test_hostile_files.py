@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import random
 import resource
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -19,7 +21,7 @@ import decoupled as dc
 import hostile
 from decoupled.index.documents import read_passages
 from decoupled.index.documents.chunks import Chunker
-from decoupled.index.documents.files import File, Problems, UnreadableError
+from decoupled.index.documents.files import File, Problem, Problems, UnreadableError
 from decoupled.index.documents.passages import starter_tokenizer
 from decoupled.index.documents.sources import BY_NAME
 from decoupled.index.formats.streams import in_memory, opened
@@ -153,3 +155,77 @@ def test_hostile_files_beside_good_ones(tmp_path: Path) -> None:
         own_mib=used[0].ru_maxrss >> 10,
         reader_mib=used[1].ru_maxrss >> 10,
     )
+
+
+def test_no_document_brings_another_file_along(tmp_path: Path) -> None:
+    pytest.importorskip("pypandoc")
+    other = tmp_path / "other.txt"
+    other.write_text(
+        ".TH SECRET 1\n.SH NAME\nSECRET, which no passage may show\n", encoding="utf-8"
+    )
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for name, text in hostile.including(other).items():
+        content = text if isinstance(text, bytes) else text.encode()
+        (corpus / name).write_bytes(content)
+        (corpus / f"near-{name}").write_bytes(content.replace(str(other).encode(), b"../other.txt"))
+    problems: list[Problem] = []
+    passages = list(read_passages(corpus, on_error="skip", report=problems.append))
+    assert not [p for p in passages if "SECRET" in f"{p.title} {p.text}"]
+    read = {p.id.partition("#")[0].rpartition("/")[2] for p in passages if "text" in p.text}
+    assert read >= {
+        "a.tex",
+        "a.org",
+        "a.1",
+        "a.mdoc",
+        "a.adoc",
+        "a.rtf",
+        "a.wiki",
+        "a.ipynb",
+        "a.odt",
+    }
+    named = {Path(p.path).name for p in problems}
+    assert named >= {"b.1", "a.typ", "a.dbk"}
+
+
+def test_documents_made_to_harm_pandoc(tmp_path: Path) -> None:
+    pytest.importorskip("pypandoc")
+    for name, make in hostile.PANDOC.items():
+        content = make()
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    (tmp_path / "z.org").write_text("* Rivers\n\nThe river is long.\n", encoding="utf-8")
+    problems: list[Problem] = []
+    began = resource.getrusage(resource.RUSAGE_CHILDREN)
+    passages = list(read_passages(tmp_path, on_error="skip", report=problems.append))
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert [p.text for p in passages] == ["The river is long."]
+    messages = {Path(p.path).name: p.message for p in problems}
+    assert set(messages) == set(hostile.PANDOC)
+    assert messages["quotes.ipynb"] == "takes too long to read for its size"
+    assert messages["indents.1"] == "is nested too deeply"
+    assert "out of memory" in messages["spaces.odt"]
+    # Ten seconds for the one that would take minutes, few for all others together.
+    assert used.ru_utime - began.ru_utime < 60
+    record("pandoc", hostile=len(messages), named=len(messages), read=len(passages))
+
+
+OLD_READER = """
+import resource, sys, time
+while time.process_time() < 4:
+    pass
+resource.setrlimit(resource.RLIMIT_CPU, (6, 60))
+from decoupled.index.formats.pandoc import _parsed
+try:
+    _parsed("ipynb", sys.stdin.buffer.read())
+except Exception as error:
+    print(error, resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime < 3.5)
+"""
+
+
+def test_pandoc_gets_the_time_of_its_file_from_a_reader_of_any_age() -> None:
+    pytest.importorskip("pypandoc")
+    raw = hostile.notebook("> " * 20_000 + "x").encode()
+    run = subprocess.run(
+        [sys.executable, "-c", OLD_READER], input=raw, capture_output=True, check=True
+    )
+    assert run.stdout.decode().strip() == "takes too long to read for its size True"

@@ -255,3 +255,44 @@ def test_rows_have_their_text_in_the_field_that_is_named(tmp_path):
     other = put(tmp_path, "b.jsonl", '{"id": "1", "abstract": "tides"}\n')
     with pytest.raises(InputError, match="--text-field"):
         list(read_passages(other))
+
+
+ODD = {
+    # Asciidoctor's own README has such a condition, at which pandoc stops.
+    "a.adoc": (
+        "= Harbours\n\nifdef::env-x[]\ninclude::y.adoc[]\nendif::[]\n\n== Tides\n\nThey turn.\n",
+        ["Harbours › Tides"],
+        "They turn.",
+    ),
+    # Without a remedy pandoc goes round for ever.
+    "a.rtf": (
+        r"{\rtf1{\stylesheet{\s0\sbasedon0 Normal;}{\s1\fs9\sbasedon1 Own;}}\pard\s1 The tide.\par}",
+        [""],
+        "The tide.",
+    ),
+    "a.org": ("* TODO Moor the boat :harbour:\n\nWith ropes.\n", ["Moor the boat"], "With ropes."),
+    "a.pod": (
+        "=head1 NAME\n\ntide - predict tides\n\n=head1 USE\n\nEach day.\n",
+        ["tide"],
+        "Each day.",
+    ),
+    "a.wiki": ("[[File:x.png|The mole]]Behind it.\n", [""], "Behind it."),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_real_files_have_and_pandoc_does_not_take_as_meant(tmp_path, name):
+    text, titles, words = ODD[name]
+    passages = list(read_passages(put(tmp_path, name, text), chunk=20))
+    assert [p.title for p in passages] == titles
+    assert words in "\n\n".join(p.text for p in passages) + "\n\n"
+
+
+def test_the_mark_of_a_chart_is_no_text():
+    from decoupled.index.formats.pandoc import _blocks
+
+    def paragraph(*words):
+        return {"t": "Para", "c": [{"t": "Str", "c": word} for word in words]}
+
+    chart = paragraph("[Graphic: other: http://schemas.openxmlformats.org/drawingml/2006/chart]")
+    assert [b.text for b in _blocks([chart, paragraph("words")])] == ["words"]

@@ -252,3 +252,22 @@ def test_what_a_library_prints_is_not_taken_for_an_answer(tmp_path):
         out.getvalue()[4:].decode("utf-8", "surrogatepass") == '[["item", "text \udc80", 0, false]]'
     )
     assert size == len(out.getvalue()) - 4
+
+
+def test_what_a_reader_started_ends_with_it(tmp_path):
+    pytest.importorskip("pypandoc")
+    put(tmp_path, "a.ipynb", hostile.notebook("> " * 20_000 + "x"))
+    put(tmp_path, "b.md", "b")
+
+    def pandocs():
+        return [p for p in psutil.Process().children(recursive=True) if "pandoc" in p.name()]
+
+    with Readers(1) as readers:
+        files = list(list_files([tmp_path], Problems("skip")))
+        assert list(readers.ahead(iter(files))) == files
+        until = time.monotonic() + 20
+        while not (started := pandocs()) and time.monotonic() < until:
+            time.sleep(0.01)
+    assert started
+    psutil.wait_procs(started, timeout=5)
+    assert not [p for p in started if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]

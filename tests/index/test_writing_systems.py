@@ -87,3 +87,34 @@ def test_sentences_end_in_every_script():
         texts = [text.strip() for text in TEXTS[language][0]]
         between = "" if language in ("zh", "ja") else " "
         assert [part.strip() for part in sentences(between.join(texts))] == texts
+
+
+HOUSES = (
+    "Das Haus steht an der Donau und ist alt.",
+    "Die Häuser sind in der Stadt nicht alt.",
+    "Der Garten ist hinter dem Haus und mit Rosen.",
+    "Die Dampfschiffe sind auf der Donau.",
+)
+
+
+def test_words_meet_in_the_forms_of_their_language(multilingual, tmp_path):
+    def by_bm25(query):
+        with dc.Index.open(tmp_path / "index") as index:
+            snapshot = index.store.snapshot
+            rows = snapshot.lexical(query, 4).rows
+            return sorted(int(excerpt.id) for excerpt in snapshot.texts(rows))
+
+    with dc.Index.create(tmp_path / "index", multilingual) as index:
+        index.add(dc.Passage(id=str(n), text=text) for n, text in enumerate(HOUSES))
+    assert by_bm25("Häusern") == [0, 1, 2] == by_bm25("haus")
+    assert by_bm25("Gärten") == [2] and by_bm25("Dampfschiffen") == [3]
+    assert by_bm25("Schiff") == [], "a part of a compound is not found: docs/documents.md says so"
+
+
+def test_passages_in_english_or_in_no_clear_language_keep_the_endings_of_english(tmp_path):
+    with dc.Index.create(tmp_path / "index") as index:
+        index.add([dc.Passage(id="a", text="The houses stand along the rivers of the town.")])
+        index.add([dc.Passage(id="b", text="sqlite3_step() = SQLITE_DONE")])
+        snapshot = index.store.snapshot
+        assert len(snapshot.lexical("house by a river", 3).rows) == 1
+        assert len(snapshot.lexical("sqlite_done", 3).rows) == 1

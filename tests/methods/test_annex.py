@@ -23,8 +23,8 @@ OUTSIDE = {"methods", "lab", "cli"}
 def test_the_table_names_folders_that_are_there_and_each_folder_is_named():
     named = {*annex.KINDS.values(), *annex.SHRINKING.values()}
     named |= {module.partition(".")[0] for module in annex.OBJECTIVES.values()}
-    # Named by `fit_scoring`, `index --keep-tokens` and `prune=`.
-    assert named | {"scores", "keep_tokens", "prune_text"} == set(FOLDERS)
+    # Named by `fit_scoring` and `index --keep-tokens`.
+    assert named | {"scores", "keep_tokens"} == set(FOLDERS)
     for tag in annex.KINDS:
         annex.load_kind(tag)
     for name in annex.OBJECTIVES.values():

@@ -188,3 +188,14 @@ def test_answers_fit_the_budget(index):
         await source.close()
 
     asyncio.run(run())
+
+
+def test_what_agents_ask_loads_no_web_framework():
+    code = (
+        "import sys, decoupled.serve.mcp.source, decoupled.serve.mcp.tools; "
+        "print({'fastapi', 'uvicorn', 'torch'} & sys.modules.keys())"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.strip() == "set()"

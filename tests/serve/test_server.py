@@ -23,7 +23,7 @@ from decoupled.serve.http import service
 from decoupled.serve.http.app import create_app
 from decoupled.serve.http.limits import Access, Limits, is_local, read_keys
 from decoupled.serve.http.page import heading_questions
-from decoupled.serve.http.server import ask_once
+from decoupled.serve.live import ask_once
 from served import TEXTS, tiny_engine, tiny_index, tiny_split
 
 KEY = "a-key-that-nobody-guesses"
@@ -629,6 +629,7 @@ def test_the_description_has_every_route_and_an_example(client):
         "/v1/ask",
         "/v1/passages",
         "/v1/passages/{ident}",
+        "/v1/source/{ident}",
         "/v1/info",
         "/health",
         "/ready",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -167,6 +166,7 @@ def serve(
         Path | None, Option(help="Keys, one a line; needed to change the index.")
     ] = None,
     protect_reads: Annotated[bool, Option("--protect-reads", help="Queries need a key.")] = False,
+    open_files: Annotated[bool, opt.rare("--open-files", help="All may open files.")] = False,
     allow_host: Annotated[
         list[str] | None, opt.rare(help="Host name of a proxy that needs no key; repeatable.")
     ] = None,
@@ -204,8 +204,8 @@ def serve(
         offered = offered or [sample.question for sample in sample_questions()]
     layout = None
     if shards:
-        layout = Layout(shards=shards, replicas=replicas, memory=memory, runtime=runtime)
-        layout = replace(layout, most_replicas=max(replicas, most_replicas))
+        divided = partial(Layout, shards=shards, replicas=replicas, runtime=runtime)
+        layout = divided(memory=memory, most_replicas=max(replicas, most_replicas))
 
     def served() -> Path:  # called once the address is taken, so that nothing is copied in vain
         nonlocal index
@@ -232,7 +232,7 @@ def serve(
     run = partial(run, api_key_file=api_key_file, protect_reads=protect_reads, limits=limits)
     run = partial(run, hosts=allow_host or (), origins=cors or (), questions=offered)
     run = partial(run, runtime=runtime, memory=memory, cache_mib=cache, layout=layout)
-    run(cascade=parse_share(cascade), cluster=cluster, ready=ready)
+    run(cascade=parse_share(cascade), cluster=cluster, ready=ready, open_files=open_files)
 
 
 def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:

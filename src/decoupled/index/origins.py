@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from decoupled.index.documents.files import File
 from decoupled.index.record import digest
@@ -56,17 +59,25 @@ class Origin:
         if file.path is None or file.member is not None:
             return None
         try:
-            stat = file.path.stat()
+            now = file.path.stat()
         except OSError:
             return None
         return cls(
             path=os.path.abspath(file.path),  # noqa: PTH100 (a link is shown as it was named)
-            size=stat.st_size,
-            modified=stat.st_mtime_ns,
-            changed=0 if sys.platform == "win32" else stat.st_ctime_ns,
+            **_stamp(now),
             read=time.time_ns(),
-            settings=f"{version('decoupled-transformer')} {file.format.name} {settings}",
+            settings=f"{_version()} {file.format.name} {settings}",
         )
+
+    @property
+    def format(self) -> str:
+        """The name of the format that it was read as."""
+        return self.settings.split(" ")[1]
+
+    def is_file(self, now: os.stat_result) -> bool:
+        """Whether an open file is this one, with the content that was read."""
+        own = {"size": self.size, "modified": self.modified, "changed": self.changed}
+        return stat.S_ISREG(now.st_mode) and _stamp(now) == own
 
     def same_file(self, now: Origin) -> bool:
         """Whether the file was not touched since, as far as its times can tell."""
@@ -139,14 +150,34 @@ class Origins:
                 self._totals[name] += digest(passage)
             yield passage
 
-    def link(self, document: str, page: Any = None) -> str:
-        """The address that opens a document, at a page; empty where its file is not listed."""
+    def file_of(self, document: str) -> Origin | None:
+        """The file of a document; None where it is not listed."""
         name = document
         while name and name not in self._files:
             name = name.rpartition("/")[0]  # of a member of an archive, the archive
-        if not name:
+        return self._files.get(name)
+
+    def link(self, document: str, ident: str, page: Any = None, *, route: str = "") -> str:
+        """The address that opens a document, at a page; empty where its file is not listed.
+
+        With `route`, it is the address of a server that opens the file of a passage.
+        """
+        file = self.file_of(document)
+        if file is None:
             return ""
-        return Path(self._files[name].path).as_uri() + (f"#page={page}" if page else "")
+        address = f"{route}{quote(ident, safe='')}" if route else Path(file.path).as_uri()
+        return address + (f"#page={page}" if page else "")
+
+
+@cache
+def _version() -> str:
+    return version("decoupled-transformer")  # a millisecond, which each file would take
+
+
+def _stamp(now: os.stat_result) -> dict[str, int]:
+    """The size and the times of a file."""
+    changed = 0 if sys.platform == "win32" else now.st_ctime_ns
+    return {"size": now.st_size, "modified": now.st_mtime_ns, "changed": changed}
 
 
 def _stored(snapshot: Snapshot) -> dict[str, tuple[int, int]]:

@@ -47,6 +47,8 @@ class Seen:
 
         With `everything`, also those of documents that were not read at all, but for those that are `kept`.
         """
+        if not (everything or self._documents):
+            return []
         # Keys are sorted once, so that each batch of the index is looked up in them quickly.
         passages, read = _unique(self._passages), _unique(self._documents)
         # Further windows of a passage have the same id: one record for each passage is enough.

@@ -30,6 +30,7 @@ from decoupled.search.cross import cross_searches
 from decoupled.search.fetch import DeviceCache, Fetched, TextCache, TextEncoder, fetch
 from decoupled.search.first_stage import Candidates, embed, first_stage
 from decoupled.search.late_interaction import LateInteraction, open_late_interaction, per_result
+from decoupled.search.prune import Pruner
 from decoupled.search.request import (
     CANDIDATES,
     FirstStageName,
@@ -80,7 +81,7 @@ class Engine:
         self.text_cache = TextCache(remember) if remember else None
         self._state_cache = StateCache(memory) if memory is not None else None
         self._device_cache: DeviceCache | None = None
-        self.links = True
+        self.links, self.route = True, ""
 
     def __repr__(self) -> str:
         return f"Engine({describe(self.spec) if self.index is None else self.index})"
@@ -94,7 +95,7 @@ class Engine:
             memory=self._state_cache.budget if self._state_cache is not None else None,
             remember=self.text_cache.limit if self.text_cache is not None else 0,
         )
-        engine.links = self.links
+        engine.links, engine.route = self.links, self.route
         return engine
 
     @property
@@ -258,11 +259,12 @@ class Engine:
         again = {search: outcome(self.spec, search) for search in short}
         results = [again.get(s, result) for s, result in zip(searches, outcomes, strict=True)]
         if any(search.request.prunes for search in searches):
-            pruner = annex.load("prune_text.prune").Pruner(self._cancellable(cancelled), self.index)
+            pruner = Pruner(self._cancellable(cancelled), self.index)
             results = [pruner.prune(s, result) for s, result in zip(searches, results, strict=True)]
         origins = self.index.origins if self.index and self.links else None
-        linked = zip(searches, (with_links(result, origins) for result in results), strict=True)
-        return [noted(self.runtime.tokenizer, s.request, result) for s, result in linked]
+        results = [with_links(result, origins, self.route) for result in results]
+        every = zip(searches, results, strict=True)
+        return [noted(self.runtime.tokenizer, s.request, result) for s, result in every]
 
     def score(
         self,

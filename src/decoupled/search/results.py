@@ -264,13 +264,14 @@ class Labels(Results[Label]):
 R = TypeVar("R")
 
 
-def with_links(result: R, origins: Origins | None) -> R:
+def with_links(result: R, origins: Origins | None, route: str = "") -> R:
     """Hits or answers, each with the address that opens its file; anything else as it is."""
     if origins is None or not isinstance(result, Hits | Answers):
         return result
 
     def linked(one: Any) -> Any:
-        link = origins.link(one.document, one.meta.get("page"))
+        ident = one.id if isinstance(one, Hit) else one.passage_id
+        link = origins.link(one.document, ident, one.meta.get("page"), route=route)
         evidence = {"evidence": tuple(map(linked, one.evidence))} if isinstance(one, Answer) else {}
         return replace(one, link=link, **evidence)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 from decoupled.errors import DecoupledError
 from decoupled.index.manifest import MANIFEST
@@ -34,3 +35,12 @@ class LiveEngine:
     def _stamp(self) -> str | None:
         index = self.engine.index  # compared with None: an empty index is false
         return None if index is None else index.location.stamp(MANIFEST)
+
+
+def ask_once(engine: Engine) -> None:
+    """Answer a question before any client does: what a runtime builds at its first use, nobody waits for."""
+    if engine.index is None or not len(engine.index):
+        return
+    with suppress(DecoupledError):  # the client that meets it is told
+        kinds = {head.kind for head in engine.spec.heads}
+        (engine.ask if "span" in kinds else engine.search)("What is this about?")

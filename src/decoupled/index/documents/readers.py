@@ -168,7 +168,8 @@ class _Process:
         """End the process, whatever it does."""
         child, self._child = self._child, None
         if child is not None:
-            child.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL) if hasattr(os, "killpg") else child.kill()
             for stream in (child.stdin, child.stdout):
                 with suppress(OSError):
                     cast(Any, stream).close()
@@ -183,6 +184,7 @@ class _Process:
                 stderr=subprocess.DEVNULL,
                 env=os.environ | _SETTINGS,
                 pipesize=_MB,  # so much of what it read waits for its turn
+                start_new_session=True,  # so that pandoc ends with it
             )
             self._answers = False
         # One that died is noticed where its answer is read.

@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import json
 import re
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from decoupled.index.documents.files import File, OtherError, UnreadableError, needed
@@ -36,8 +39,12 @@ FORMATS = {
 _BINARY = frozenset({"odt", "pptx", "epub"})
 _PAGE = re.compile(r"^[.'][ \t]*(?:TH|Dd|so)\b", re.MULTILINE)
 _MDOC = re.compile(r"^\.[ \t]*Dd\b", re.MULTILINE)
-# A file that another includes is read by itself, or is not there.
-_INCLUDE = re.compile(r"^include::.*$", re.MULTILINE)
+# A file that another includes is read by itself, or is not there; pandoc stops at an empty condition.
+_INCLUDE = re.compile(r"^(?:include|ifn?def|ifeval|endif)::.*$", re.MULTILINE)
+# A style that is based on itself has pandoc's reader go round for ever.
+_OWN_BASE = re.compile(r"(\\s(\d+)(?!\d)[^;{}]{0,200}?)\\sbasedon\2(?!\d)")
+_MARKS = frozenset(("todo", "done", "tag"))
+_GRAPHIC = re.compile(r"\[Graphic: .*\]")
 # A title with a line under it, which pandoc does not know, and the sign of each level.
 _TARGET = re.compile(r"\s*<[^<>]*>$")
 _UNDERLINED, _LEVELS = re.compile(r"^(\S.*)\n(([=~^+-])\3+)$", re.MULTILINE), "=-~^+"
@@ -57,9 +64,11 @@ def pandoc_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
             name = "mdoc" if _MDOC.search(text) else name
         if name == "asciidoc":
             text = _UNDERLINED.sub(_one_line_title, _INCLUDE.sub("", text))
+        if name == "rtf":
+            text = _OWN_BASE.sub(r"\1", text)
         raw = text.encode("utf-8", "replace")
     tree = _parsed(name, raw)
-    title = _title(tree["meta"])
+    title = _title(tree["meta"]) or _page_name(tree["blocks"] if name == "pod" else ())
     if title:
         yield TextBlock(title, 1)
     for block in _blocks(tree["blocks"]):
@@ -78,11 +87,38 @@ def _parsed(name: str, raw: bytes) -> Any:
     import pypandoc
 
     command = [pypandoc.get_pandoc_path(), "--sandbox", "--from", name, "--to", "json"]
-    done = subprocess.run(command, input=raw, capture_output=True, check=False)
-    if done.returncode:
-        why = one_line(done.stderr.decode("utf-8", "replace"))[:160]
-        raise UnreadableError(f"is not whole {name} ({why or f'exit code {done.returncode}'})")
-    return json.loads(done.stdout)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        _limit(process.pid)
+        output, errors = process.communicate(raw)
+    if process.returncode == -getattr(signal, "SIGXCPU", 0):
+        raise UnreadableError("takes too long to read for its size")
+    if process.returncode:
+        why = one_line(errors.decode("utf-8", "replace"))[:160]
+        raise UnreadableError(f"is not whole {name} ({why or f'exit code {process.returncode}'})")
+    try:
+        return json.loads(output)
+    except RecursionError:
+        raise UnreadableError("is nested too deeply") from None
+
+
+def _limit(pid: int) -> None:
+    """Leave pandoc the processor time that this file has left: its own clock begins at zero."""
+    with suppress(ImportError, AttributeError, OSError):  # only Linux limits another process
+        import resource
+
+        most, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        if most != resource.RLIM_INFINITY:
+            left = max(1, most - int(time.process_time()))
+            resource.prlimit(pid, resource.RLIMIT_CPU, (left, hard))
+
+
+def _page_name(tree: Any) -> str:
+    """The name that a manual page in pod begins with: "perlsec - Perl security" is `perlsec`."""
+    if [node["t"] for node in tree[:2]] != ["Header", "Para"]:
+        return ""
+    name, dash, _ = _words(tree[1]["c"]).partition(" - ")
+    return one_line(name) if dash and len(name) < 60 else ""
 
 
 def _title(meta: Any) -> str:
@@ -101,7 +137,7 @@ def _blocks(tree: Any) -> Iterator[TextBlock]:
                 yield from _defined(one_line(_words(term)), definitions)
             continue
         block = _block(kind, content)
-        if block.text.strip():
+        if block.text.strip() and not _GRAPHIC.fullmatch(block.text):
             yield block
         match kind:
             case "BulletList" | "OrderedList":
@@ -116,8 +152,9 @@ def _blocks(tree: Any) -> Iterator[TextBlock]:
 def _block(kind: str, content: Any) -> TextBlock:
     """The text of a node that holds no other blocks; empty for one that does."""
     match kind:
-        case "Header":
-            return TextBlock(one_line(_words(content[2])), content[0])
+        case "Header":  # less the state and the tags of an outline
+            words = [n for n in content[2] if n["t"] != "Span" or not _MARKS & {*n["c"][0][1]}]
+            return TextBlock(one_line(_words(words)), content[0])
         case "Para" | "Plain":
             return TextBlock(one_line(_words(content)))
         case "CodeBlock":
@@ -171,4 +208,6 @@ def _words(node: Any) -> str:
         return _TARGET.sub("", content[1]).lstrip("~!") if role else str(content[1])
     if kind == "Quoted":
         return f'"{_words(content[1])}"'
-    return f" ({_words(content).strip()})" if kind == "Note" else _words(content)
+    if kind == "Note":
+        return f" ({_words(content).strip()})"
+    return f" {_words(content)} " if kind == "Image" else _words(content)

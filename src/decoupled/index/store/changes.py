@@ -34,6 +34,8 @@ from decoupled.index.store.head import manifest_file
 from decoupled.index.store.location import GARBAGE, SEGMENT, TABLE, Location
 from decoupled.index.store.packing import pack
 from decoupled.index.store.snapshot import LARGE
+from decoupled.model.jsonable import JsonObject
+from decoupled.model.language import language
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +50,11 @@ SMALL = 16 << 20
 
 # Growth between pieces of a search index, fragments that are many, rows of a batch.
 _GROWTH, _MANY, _BATCH = 4, 8, 4096
+# Passages whose language is looked at; languages of which Lance knows the endings.
+_SAMPLE = 100
+_STEMMED = frozenset(
+    ("German", "French", "Spanish", "Italian", "Portuguese", "Dutch", "Swedish", "Turkish", "Greek")
+)
 # Rows of the fragments that small ones are merged into, the largest first.
 _STEPS = (1 << 20, 1 << 15, 1 << 12, 1 << 9)
 
@@ -182,10 +189,11 @@ def _coverage(dataset: Any) -> list[tuple[str, list[int], int]]:
 
 
 def _make_lacking(dataset: Any) -> None:
-    there = {index.name for index in dataset.describe_indices()}
-    if "body" not in there:
-        # ICU finds words in scripts without spaces, too; stemming and stop words are English.
-        dataset.create_scalar_index("body", "INVERTED", name="body", base_tokenizer="icu")
+    there = {name for name, pieces, _ in _coverage(dataset) if name != "body" or any(pieces)}
+    if "body" not in there:  # or made when there were no passages yet
+        # ICU finds words in scripts without spaces, too.
+        words: JsonObject = {"base_tokenizer": "icu", "language": _stemmed(dataset)}
+        dataset.create_scalar_index("body", "INVERTED", name="body", **words)
     if dataset.count_rows() < LARGE:
         return
     if "tags" not in there and dataset.count_rows("tags IS NOT NULL"):
@@ -199,6 +207,13 @@ def _make_lacking(dataset: Any) -> None:
             # The usual choice for IVF: as many lists as vectors in each.
             options |= {"num_partitions": int(vectors**0.5)}
             dataset.create_index("vector", kind, name="vector", metric="dot", **options)
+
+
+def _stemmed(dataset: Any) -> str:
+    """The language whose word endings are left out: that of the first passages if it is clear."""
+    bodies = dataset.head(_SAMPLE, columns=["body"])["body"].drop_null().to_pylist()
+    name = language("\n".join(bodies))
+    return name if name in _STEMMED else "English"
 
 
 # Fragments and segments ---------------------------------------------------------------------------

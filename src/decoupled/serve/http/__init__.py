@@ -8,7 +8,8 @@ POST   /v1/ask             {"question", "k", "first_stage", "candidates", "read"
                            "hops", "ids", "texts", "joint"}
 PUT    /v1/passages        {"passages": [{"id", "text", "title", "meta"}]}; an id that is not given is made
                            from title and text
-DELETE /v1/passages/{id}
+GET, DELETE /v1/passages/{id}
+GET    /v1/source/{id}     the file of a passage
 GET    /v1/info, /health, /ready, /metrics, /docs, / (the page)
 
 `"joint": true` also runs the query through the same weights unsplit, which read the same candidates; the

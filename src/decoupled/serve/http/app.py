@@ -16,7 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 import decoupled
 from decoupled.model.jsonable import JsonObject
 from decoupled.search.engine import Engine
-from decoupled.serve.http import native, page
+from decoupled.serve.http import files, native, page
 from decoupled.serve.http.limits import Access, Limits
 from decoupled.serve.http.middleware import ErrorShape, Middleware
 from decoupled.serve.http.responses import RequestProblem
@@ -65,6 +65,7 @@ def create_app(
     )
     app.state.service = service
     app.include_router(native.routes(service))
+    app.include_router(files.routes(service))
     errors: dict[str, ErrorShape] = {}
     for vendor in VENDORS:  # each has its own form of errors, on its own routes
         routes = vendor.routes(service)

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Literal
 
 from decoupled.errors import InputError
 from decoupled.serve.http.responses import RequestProblem
 
 OPEN = ("/health", "/ready", "/")
 """Never behind a key: they tell nothing. Nor are the parts of the page, under /static/."""
+SOURCE = "/v1/source/"
+"""Where the files are that passages came from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +82,19 @@ class Access:
     """Whether the index may be changed at all."""
     hosts: tuple[str, ...] = ()
     """Names under which queries without a key are taken, beside those of this machine; `*` for any."""
+    files: Literal["none", "local", "all"] = "none"
+    """Who may open the files that passages came from: nobody, this machine, or whoever may query."""
 
     def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
         """Raise a `RequestProblem` unless the request may pass."""
         # Queries are POST since they have a body; what changes the index is PUT or DELETE.
         change = method not in ("GET", "HEAD", "OPTIONS", "POST")
         is_open = path in OPEN or path.startswith("/static/")
+        host = host_name(headers.get("host", ""))
+        opens = self.files == "all" or (self.files == "local" and is_local(host))
+        if path.startswith(SOURCE) and not opens:
+            why = "this server does not open files under this name"
+            raise RequestProblem(403, f"{why}; start it with --open-files", kind="forbidden")
         if change and not self.writes:
             why = "this server does not change its index"
             raise RequestProblem(
@@ -97,7 +107,6 @@ class Access:
             scheme = {"www-authenticate": "Bearer"}
             raise RequestProblem(401, message, kind="unauthorized", headers=scheme)
         # A page from elsewhere can make a browser send requests here under a name of its own.
-        host = host_name(headers.get("host", ""))
         if is_local(host) or (is_open and not change):
             return
         if change:

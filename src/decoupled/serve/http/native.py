@@ -283,6 +283,7 @@ ERRORS: dict[int | str, JsonObject] = {
         404: "An id that the index does not hold.",
         408: "The body did not arrive in time.",
         409: "Another process is writing to the index.",
+        410: "A file that is gone, or is not as it was when it was indexed.",
         413: "A body beyond the limit.",
         422: "A body that does not fit, or is beyond a limit.",
         503: "Too many requests are waiting, or the index cannot be read; see Retry-After.",

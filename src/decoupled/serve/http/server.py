@@ -20,7 +20,7 @@ from typing import Literal
 import uvicorn
 from starlette.applications import Starlette
 
-from decoupled.errors import DecoupledError, InputError, OptionError
+from decoupled.errors import InputError, OptionError
 from decoupled.index.index import Index
 from decoupled.index.store.state_cache import parse_bytes
 from decoupled.model.folder import is_model
@@ -31,7 +31,8 @@ from decoupled.serve.cluster.engine import SECONDS
 from decoupled.serve.cluster.shards import Layout, deployed
 from decoupled.serve.http.app import create_app
 from decoupled.serve.http.connections import ACCEPTED, Connection, Gate
-from decoupled.serve.http.limits import Access, Limits, host_name, is_local, read_keys
+from decoupled.serve.http.limits import SOURCE, Access, Limits, host_name, is_local, read_keys
+from decoupled.serve.live import ask_once
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's `mallopt`."""
@@ -50,6 +51,7 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
     port: int = 8000,
     api_key_file: str | Path | None = None,
     protect_reads: bool = False,
+    open_files: bool = False,
     hosts: Sequence[str] = (),
     origins: Sequence[str] = (),
     limits: Limits = Limits(),
@@ -69,6 +71,7 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
     A function as `index` is called for it once the address is taken, so that nothing is built in vain.
     `api_key_file` has keys, one a line, without which only a server of this machine changes its index.
     `hosts` are names under which it is asked without a key; of a server on localhost only its own are.
+    Such a server opens the files of hits for this machine; with `open_files`, any does for all who may query.
     `origins` are web sites whose pages may call it, `questions` what its own page offers. `workers` processes
     share the address, the cores and the budgets of memory. A `layout` divides the scoring among processes
     of the Ray cluster at that address. `ready` is told the address, and whether the index can be changed,
@@ -90,7 +93,13 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
     served = Served(
         place=index() if callable(index) else index,
         limits=limits,
-        access=Access(keys=keys, protect_reads=protect_reads, writes=writes, hosts=named),
+        access=Access(
+            keys=keys,
+            protect_reads=protect_reads,
+            writes=writes,
+            hosts=named,
+            files="all" if open_files else "local" if is_local(host) else "none",
+        ),
         origins=tuple(origins),
         questions=tuple(questions),
         runtime=runtime,
@@ -142,7 +151,8 @@ class Served:
             running = nullcontext(Engine(source, runtime=runtime, **kept))  # type: ignore[arg-type]
         with running as engine:
             # Paths of this machine are for those who sit at it.
-            engine.links = is_local(str(taken.getsockname()[0]))
+            engine.route = SOURCE if self.access.files == "all" else ""
+            engine.links = bool(engine.route) or is_local(str(taken.getsockname()[0]))
             _ = engine.runtime  # load now: a server that listens is ready
             if self.memory is not None and self.layout is None and engine.index is not None:
                 engine.warm()
@@ -157,15 +167,6 @@ class Served:
             )
             ready()
             listen(app, taken, limits=self.limits, level=self.log_level)
-
-
-def ask_once(engine: Engine) -> None:
-    """Answer a question before any client does: what a runtime builds at its first use, nobody waits for."""
-    if engine.index is None or not len(engine.index):
-        return
-    with suppress(DecoupledError):  # the client that meets it is told
-        kinds = {head.kind for head in engine.spec.heads}
-        (engine.ask if "span" in kinds else engine.search)("What is this about?")
 
 
 class JsonLines(logging.Formatter):

@@ -31,7 +31,6 @@ from decoupled.search.results import Answers, Hit, Hits
 from decoupled.serve.http.batching import PACE, Batcher, IsCancelled, run_requests
 from decoupled.serve.http.limits import Limits
 from decoupled.serve.http.metrics import Metrics
-from decoupled.serve.http.page import described
 from decoupled.serve.http.responses import SMALL, Json, LargeJson
 from decoupled.serve.live import LiveEngine
 
@@ -221,6 +220,10 @@ class Service:
         engine = await asyncio.to_thread(self._newest)
         if engine.index is None:
             return {"kind": "model", "model": engine.spec.family}
+        from decoupled.serve.http.page import (
+            described,  # agents ask for none, and wait for no pages
+        )
+
         return await asyncio.to_thread(described, engine.index)
 
     async def passage(self, ident: str) -> JsonObject:
@@ -233,9 +236,13 @@ class Service:
 
         return await asyncio.to_thread(read)
 
+    def index(self) -> Index:
+        """The index that is at its path now."""
+        return _index(self._live.refresh())
+
     def newest(self) -> Snapshot:
         """The index as it is now."""
-        return _index(self._live.refresh()).refresh()
+        return self.index().refresh()
 
     async def ready(self) -> None:
         """Raise unless the model is loaded, the index can be read, and a query would be let in."""

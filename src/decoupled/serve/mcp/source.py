@@ -22,8 +22,8 @@ from decoupled.model.sums import SUMS
 from decoupled.runtime.cpu import cache_folder
 from decoupled.search.engine import Engine
 from decoupled.serve.http.limits import Limits
-from decoupled.serve.http.server import ask_once
 from decoupled.serve.http.service import Service
+from decoupled.serve.live import ask_once
 
 _log = logging.getLogger(__name__)
 

@@ -184,7 +184,7 @@ function row(hit, place, answers, { remove, open }) {
         "p",
         { className: "head" },
         make("button", { type: "button", className: "open", title: "Show the text around it", dir: "auto", on: { click: () => open(hit.id, whole) } }, heading),
-        link ? make("a", { href: link, title: "The file" }, make("code", {}, file || name)) : make("code", {}, file),
+        link ? make("a", { href: link, target: "_blank", rel: "noopener", title: "The file" }, make("code", {}, file || name)) : make("code", {}, file),
         page ? make("span", { className: "places" }, page) : "",
         score(hit.score),
       ),

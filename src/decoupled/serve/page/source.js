@@ -18,7 +18,8 @@ export function placed({ id, passage_id: other, title, meta = {}, link = "" }) {
     start: cut ? meta.start : null,
     end: meta.end,
     page: Number.isInteger(meta.page) ? `page ${meta.page}` : "",
-    link: link.startsWith("file:") ? link : "",
+    // Browsers do not follow links to files: the server sends the file, if the index lists it.
+    link: link && `/v1/source/${encodeURIComponent(id || other)}${Number.isInteger(meta.page) ? `#page=${meta.page}` : ""}`,
   };
 }
 

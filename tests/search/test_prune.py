@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import decoupled as dc
-from decoupled.methods.prune_text.prune import joined, units
 from decoupled.model.folder import starter_model
+from decoupled.search.prune import joined, units
 
 TEXT = (
     "The moon is far away. Dracula was written by Bram Stoker in 1897. Otters eat fish.\n"
