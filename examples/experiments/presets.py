@@ -138,6 +138,8 @@ class Place:
     cache: Path
     command: str
     smoke: bool = False
+    limit: int | None = None
+    """Pairs to read of each part; None is all."""
 
     def folder(self, name: str) -> Path:
         """Where a run keeps its log, its model and its result."""
@@ -210,7 +212,7 @@ def examples(place: Place, dataset: str, part: str, tokenizer: Tokenizer | None 
     own = tokenizer is None or tokenizer.json == model.tokenizer.json
     path = place.cache / "examples" / f"{dataset}-{part}.npz"
     if not (own and path.exists()):
-        limit = SMOKE_PAIRS * task.options if place.smoke else None
+        limit = SMOKE_PAIRS * task.options if place.smoke else place.limit
         pairs = pairs_of(place.data, DATASETS[dataset], part, limit)
         given = model.tokenizer if own else tokenizer
         made = tokenise(pairs, given, task, train=part == "train")
