@@ -218,8 +218,8 @@ ROWS: list[Row] = [
     ),
     (
         "exits of different depth",
-        "`examples/starter/train.py reader … --set weights.exits=0.3`",
-        "[reading less](../results/reading-less.md)",
+        "`with_exits`, `AdaptiveRuntime`; `examples/starter/train.py reader … --set weights.exits=0.3`",
+        "[exits](exits.md)",
         stopped,
         NO,
     ),

@@ -32,7 +32,11 @@ from decoupled.train.recipe import Distillation, Recipe, override, recipe_named,
 from decoupled.train.reshape import SCRATCH, reshaped, teacher_of, with_bits, with_tables
 
 ELSEWHERE = {"adapt": ("the texts of an index", "adapt")}
-ELSEWHERE |= {name: ("texts", "pretrain") for name in annex.OBJECTIVES if name != "exits"}
+ELSEWHERE |= {
+    name: ("texts", "pretrain")
+    for name, module in annex.OBJECTIVES.items()
+    if module.startswith("pretrain")
+}
 """Objectives that other functions train: what each learns from, and the name of the function."""
 
 

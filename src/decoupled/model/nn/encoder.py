@@ -84,8 +84,11 @@ class PairEncoder(nn.Module):
         for head in spec.heads:
             self.heads[head.kind] = Head(head, width=encoder.width, dropout=encoder.dropout)
         for exit_ in spec.exits:
-            ranks = Head(spec.head("rank"), width=encoder.width, dropout=encoder.dropout)
-            self.exits[str(exit_.layer)] = ranks
+            for head in (spec.head(kind) for kind in exit_.heads):
+                own = Head(head, width=encoder.width, dropout=encoder.dropout)
+                self.exits[exit_.key(head.kind)] = own
+            if exit_.halts:
+                self.exits[exit_.key("halt")] = nn.Linear(encoder.width, 1)
 
     def embed(self, side: Side, ids_BT: Tensor, position_BT: Tensor) -> Tensor:
         """Vectors of one side's tokens at the given positions."""
@@ -241,11 +244,11 @@ class PairEncoder(nn.Module):
         frame.past = Past(pairs, passage_real_BP)
         return self.stack(x_BQD, frame, last=len(caches))
 
-    def leave(self, layer: int, y_BRD: Tensor, real_BR: Tensor) -> Tensor:
-        """`[B,1]` rank logits of the exit after a layer, from the rows that the rank head reads."""
+    def leave(self, key: int | str, y_BRD: Tensor, real_BR: Tensor) -> Tensor:
+        """Logits of a head of an exit from the rows that it reads: `[B,1]` of the rank head of a layer."""
         # A pre-norm encoder normalises only after its last layer, which an exit skips.
         norm = self.stack.norm
-        logits: Tensor = self.exits[str(layer)](y_BRD if norm is None else norm(y_BRD), real_BR)
+        logits: Tensor = self.exits[str(key)](y_BRD if norm is None else norm(y_BRD), real_BR)
         return logits
 
     def join(
