@@ -394,5 +394,5 @@ def test_any_split_training_always_takes_both_ends(model):
 
 def test_a_recipe_names_its_objective():
     assert objective_named(RECIPES["deformer"].objective) is Distill
-    with pytest.raises(InputError, match="'gpt' is unknown; choose one of adapt, codec, distill"):
+    with pytest.raises(InputError, match="'gpt' is unknown; choose one of adapt, codec, depth"):
         objective_named("gpt")

@@ -233,7 +233,7 @@ class DepthObjective(Objective):
         settings = self.recipe.of(DepthSettings)
         self.student.train(settings.whole)
         logits, halt_BE = every_exit(self.student, batch, self.task, whole=settings.whole)
-        likelihood_BE = torch.stack([_judged(self.task, one, batch)[0] for one in logits], 1)
+        likelihood_BE = torch.stack([_scored(self.task, one, batch)[0] for one in logits], 1)
         parts = {"exits": -likelihood_BE.mean()}
         if halt_BE is not None:
             best_B = oracle(likelihood_BE.detach(), settings.penalty)
@@ -269,7 +269,7 @@ def signals(net: PairEncoder, batches: Batches, task: Task) -> tuple[Floats, Flo
         sure = [confidence(task.head, one, batch.span_real) for one in logits[:-1]]
         rows[0].append(torch.stack(sure, 1))
         rows[1] += [] if halt_BE is None else [halt_BE.sigmoid()]
-        rows[2].append(torch.stack([_judged(task, one, batch)[1] for one in logits], 1))
+        rows[2].append(torch.stack([_scored(task, one, batch)[1] for one in logits], 1))
     sure_NE, halts_NE, right_NE = (
         torch.cat(each).double().cpu().numpy() if each else None for each in rows
     )
@@ -277,7 +277,7 @@ def signals(net: PairEncoder, batches: Batches, task: Task) -> tuple[Floats, Flo
     return sure_NE, halts_NE, right_NE
 
 
-def _judged(task: Task, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+def _scored(task: Task, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     """`[B]` log-likelihood of the label, and whether the best is the label: of a span, both of its ends."""
     label, first = batch.label.long(), batch.label[:, 0].long()
     if task.head == "span":
