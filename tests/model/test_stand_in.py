@@ -49,7 +49,9 @@ def masked(model: Model, side: str, ids: torch.Tensor, real: torch.Tensor) -> to
     rows = net.stand_in[side].expand(len(ids), -1, -1)
     x = torch.cat([rows, net.embed(side, ids, place)], 1)
     seen = torch.cat([torch.ones(len(ids), ROWS, dtype=torch.bool), real], 1)
-    return net.stack(x, Frame(torch.cat([before, place], 1), seen), first=0, last=spec.split)
+    frame = Frame(torch.cat([before, place], 1), seen)
+    frame.passage = None if side == "query" else 0
+    return net.stack(x, frame, first=0, last=spec.split)
 
 
 def test_states_are_those_of_one_sequence_with_the_rows(model, family):

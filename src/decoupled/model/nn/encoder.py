@@ -166,7 +166,7 @@ class PairEncoder(nn.Module):
             position_BT = torch.cat([position_N.expand(len(ids_BT), -1), position_BT], 1)
             real_BT = F.pad(real_BT, (beside, 0), value=True)
         frame = Frame(position_BT, real_BT, padded=padded)
-        frame.before_B = before_B
+        frame.before_B, frame.passage = before_B, None if side == "query" else 0
         if structure is not None and side == "passage":
             frame.structure = structure, ids_BT
         return self.stack(x_BTD, frame, first=0, last=last, observe=observe)[:, beside:]
@@ -263,6 +263,7 @@ class PairEncoder(nn.Module):
         """Query and passage rows as one sequence, with positions over real tokens only."""
         x_BTD, query = torch.cat([query_BQD, passage_BPD], 1), query_BQD.shape[1]
         frame = self.frame(query_real_BQ, passage_real_BP, padded=padded)
+        frame.passage = query
         if self.cross_embedding is not None:
             side_BT = torch.zeros_like(frame.position_BT)
             # Segment 0 is the query and 1 the passage, whatever types the input used.
@@ -271,6 +272,7 @@ class PairEncoder(nn.Module):
         if any(head.pooling == "last" for head in self.spec.heads):
             # The row that is read changes places with the first, which is where heads look.
             swap_BT = last_first(frame)
+            frame.segment_BT = frame.segments().gather(1, swap_BT)
             frame.position_BT = frame.position_BT.gather(1, swap_BT)
             x_BTD = x_BTD.gather(1, swap_BT[..., None].expand_as(x_BTD))
         return x_BTD, frame
