@@ -28,7 +28,7 @@ from tokenizers import (
 )
 
 Task = Literal["rank", "classes", "span", "choice", "bare", "mlm"]
-TokenizerKind = Literal["wordpiece", "bpe", "unigram"]
+TokenizerKind = Literal["wordpiece", "bpe", "unigram", "last"]
 
 VOCAB = 1000
 LABELS = ("contradiction", "entailment", "neutral")
@@ -42,8 +42,12 @@ FAMILIES: dict[str, str] = {
     "albert": "Albert",
     "modernbert": "ModernBert",
     "deberta-v2": "DebertaV2",
+    "xlnet": "XLNet",
+    "mpnet": "MPNet",
 }
 """Model type to the prefix of its classes in `transformers`."""
+TORCH_ONLY = ("mpnet", "xlnet")
+"""Families whose attention the other runtimes decline by name."""
 
 CLASSES: dict[Task, str] = {
     "rank": "ForSequenceClassification",
@@ -54,6 +58,9 @@ CLASSES: dict[Task, str] = {
     "mlm": "ForMaskedLM",
 }
 
+XLNET_CLASSES: dict[Task, str] = {"span": "ForQuestionAnsweringSimple", "mlm": "LMHeadModel"}
+"""XLNet's reader of answers is otherwise a search with a beam."""
+
 TOKENIZER_OF: dict[str, TokenizerKind] = {
     "bert": "wordpiece",
     "electra": "wordpiece",
@@ -63,6 +70,8 @@ TOKENIZER_OF: dict[str, TokenizerKind] = {
     "deberta-v2": "wordpiece",
     "roberta": "bpe",
     "xlm-roberta": "unigram",
+    "mpnet": "bpe",
+    "xlnet": "last",
 }
 """A tokenizer whose special ids and pair template suit the family's tiny config."""
 
@@ -101,6 +110,8 @@ _FAMILY: dict[str, dict[str, Any]] = {
         "norm_rel_ebd": "layer_norm",
         "position_biased_input": False,
     },
+    "xlnet": {"pad_token_id": 1},
+    "mpnet": {"max_position_embeddings": 98},
 }
 
 
@@ -115,6 +126,16 @@ def tiny_config(family: str, **overrides: Any) -> transformers.PretrainedConfig:
             "intermediate_size": "hidden_dim",
         }
         fields = {names.get(name, name): value for name, value in fields.items()}
+    if family == "xlnet":
+        names = {
+            "hidden_size": "d_model",
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "intermediate_size": "d_inner",
+            "hidden_dropout_prob": "dropout",
+        }
+        fields = {names.get(name, name): value for name, value in fields.items()}
+        fields.pop("max_position_embeddings")
     return getattr(transformers, FAMILIES[family] + "Config")(**fields)
 
 
@@ -137,7 +158,8 @@ def save_tiny(
         overrides["id2label"] = dict(enumerate(LABELS))
         overrides["label2id"] = {label: i for i, label in enumerate(LABELS)}
     config = tiny_config(family, **overrides)
-    model = getattr(transformers, FAMILIES[family] + CLASSES[task])(config).eval()
+    own = XLNET_CLASSES.get(task, CLASSES[task]) if family == "xlnet" else CLASSES[task]
+    model = getattr(transformers, FAMILIES[family] + own)(config).eval()
     randomise(model, seed)
     model.save_pretrained(folder)
     if tokenizer:
@@ -195,7 +217,8 @@ WORDS = tuple(_TEXT.split())
 
 def tiny_tokenizer(folder: Path | str, kind: TokenizerKind = "wordpiece") -> Tokenizer:
     """Write tokenizer.json and tokenizer_config.json, as `AutoTokenizer` of transformers reads."""
-    build = {"wordpiece": _wordpiece, "bpe": _byte_bpe, "unigram": _unigram}[kind]
+    builders = {"wordpiece": _wordpiece, "bpe": _byte_bpe, "unigram": _unigram}
+    build = {**builders, "last": _unigram_last}[kind]
     tokenizer = build()
     bert = kind == "wordpiece"
     wrapped = transformers.PreTrainedTokenizerFast(
@@ -247,6 +270,16 @@ def _byte_bpe() -> Tokenizer:
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True)])
     tokenizer.post_processor = processors.RobertaProcessing(
         ("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False
+    )
+    return tokenizer
+
+
+def _unigram_last() -> Tokenizer:
+    """XLNet: `a </s> b </s> <s>`, the token that is classified at the end."""
+    tokenizer = _unigram()
+    names = [(name, tokenizer.token_to_id(name)) for name in ("<s>", "</s>")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s> <s>:2", pair="$A </s> $B:1 </s>:1 <s>:2", special_tokens=names
     )
     return tokenizer
 

@@ -6,7 +6,8 @@
 A page says where a table stands: `<!-- table NAME -->`, the table, `<!-- end -->`. A function of that name
 in this folder gives its header and rows. A number in a sentence is `<!-- n NAME -->24<!-- / -->` (`figures.py`);
 in README.md and docs/results/README.md no measured number may stand outside of both. Results must name the
-commit that made them (`origin.py`).
+commit that made them (`origin.py`),
+and say what today's code counts (`recount.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from floors import FLOORS
 from kinds import KINDS
 from origin import faults, origin
 from pretraining import PRETRAINING
+from recount import faults as miscounts
 from rerankers import RERANKERS
 from scale import SCALE
 from smaller import SMALLER
@@ -113,7 +115,7 @@ def main() -> int:
         "--check", action="store_true", help="change nothing; exit 1 where a page differs"
     )
     check, stale = parser.parse_args().check, 0
-    for fault in faults():
+    for fault in (*faults(), *miscounts()):
         sys.stdout.write(f"{fault}\n")
         stale = 1
     for page in [ROOT / "README.md", CARD, *sorted((ROOT / "docs").rglob("*.md"))]:

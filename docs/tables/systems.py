@@ -34,11 +34,9 @@ def kind(name: str) -> Callable[[], str]:
 
 
 def trained(file: str, name: str, *others: str) -> Callable[[], str]:
-    """F1 of one run, and of others beside it."""
-    return lambda: ", ".join(
-        f"{word} {f1(runs(file), run)}"
-        for word, run in zip(("F1", *others[::2]), (name, *others[1::2]), strict=True)
-    )
+    """F1 of one run, and of others beside it: one seed each."""
+    listed = tuple(zip(("F1", *others[::2]), (name, *others[1::2]), strict=True))
+    return lambda: ", ".join(f"{word} {f1(runs(file), run)}" for word, run in listed) + " (1)"
 
 
 def field(*names: str) -> Callable[[], str]:
@@ -54,7 +52,7 @@ def field(*names: str) -> Callable[[], str]:
 
 def projected() -> str:
     found = runs("train_compress.json")["squad-k3-p96"]
-    return f"F1 {found['int8']['f1']:.1f} in a quarter of the width and int8"
+    return f"F1 {found['int8']['f1']:.1f} in a quarter of the width and int8 (1)"
 
 
 def stored() -> str:
@@ -93,11 +91,18 @@ ROWS: list[Row] = [
         USE,
     ),
     (
-        "Decoupled Transformer: tables at the split, last-layer losses",
-        "`distill --recipe decoupled`",
+        "Decoupled Transformer: last-layer losses alone, without its tables",
+        "`distill --set` of its weights",
         "[training](../training.md)",
         trained("train_squad.json", "squad-k3-last-s0", "layer by layer", "squad-k3-kdlrs-s0"),
         NO,
+    ),
+    (
+        "Decoupled Transformer: tables at the split, last-layer losses, two phases",
+        "`distill --recipe decoupled`",
+        "[training](../training.md)",
+        str,
+        OPEN,
     ),
     (
         "learned projection of the states",
@@ -187,7 +192,7 @@ ROWS: list[Row] = [
         "`-m layerdrop`, `-m keep-layers`",
         "[layers](layers.md)",
         squad("dropped-every-other"),
-        NO,
+        NICHE,
     ),
     (
         "BERT-of-Theseus",
@@ -218,8 +223,8 @@ ROWS: list[Row] = [
     ),
     (
         "exits of different depth",
-        "`examples/starter/train.py reader … --set weights.exits=0.3`",
-        "[reading less](../results/reading-less.md)",
+        "`with_exits`, `AdaptiveRuntime`; `examples/starter/train.py reader … --set weights.exits=0.3`",
+        "[exits](exits.md)",
         stopped,
         NO,
     ),

@@ -315,6 +315,11 @@ def _gaps() -> list[float]:
     return sorted(one["printed"]["memory_saved"] - one["requested_saved"] for one in others)
 
 
+def _peaks() -> list[float]:
+    """Memory that a split saves at the peak, in per cent."""
+    return sorted(one["peak_saved"] for one in read("deformer.json")["tasks"].values())
+
+
 def _score(data: str, what: str) -> str:
     return f"{statistics.mean(map(score, seeds(source(data), data, what))):.1f}"
 
@@ -355,6 +360,7 @@ TOLD = {
     "final-first": lambda: f"{_first_questions():.1f}",
     "final-starter": lambda: f"{_starter():.1f}",
     "deformer-qqp": lambda: f"{read('deformer.json')['tasks']['QQP']['speedup']:.1f}",
+    "deformer-peaks": lambda: f"{_peaks()[0]:.1f} to {_peaks()[-1]:.1f}",
     "deformer-gaps": lambda: f"{_gaps()[0]:.1f} to {_gaps()[-1]:.1f}",
     "deformer-large": lambda: f"{_gflops('BERT-large, split'):.1f}",
     "deformer-base": lambda: f"{_gflops('BERT-base'):.1f}",

@@ -24,11 +24,12 @@ def translation_slides() -> Table:
     rows = []
     for row in read("translation.json")["slides"]:
         theirs = row["slides_millions"], row["slides_bleu"], f"{row['slides_step']:+.1f}"
-        ours = (
-            (f"{row['step']:+.1f}", "yes" if row["holds"] else "no")
-            if "step" in row
-            else (None, None)
-        )
+        ours: tuple[str | None, str | None] = None, None
+        if "step" in row:
+            # A model of another size than theirs is no such step.
+            like = abs(row["matrices"] / 1e6 / row["slides_millions"] - 1) < 0.1
+            holds = ("yes" if row["holds"] else "no") if like else "other size"
+            ours = f"{row['step']:+.1f}", holds
         rows.append((row["name"], f"{row['matrices']:,}", *theirs, *ours))
     header = (
         "row of the slides",

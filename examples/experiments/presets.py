@@ -138,6 +138,8 @@ class Place:
     cache: Path
     command: str
     smoke: bool = False
+    limit: int | None = None
+    """Pairs to read of each part; None is all."""
 
     def folder(self, name: str) -> Path:
         """Where a run keeps its log, its model and its result."""
@@ -210,7 +212,7 @@ def examples(place: Place, dataset: str, part: str, tokenizer: Tokenizer | None 
     own = tokenizer is None or tokenizer.json == model.tokenizer.json
     path = place.cache / "examples" / f"{dataset}-{part}.npz"
     if not (own and path.exists()):
-        limit = SMOKE_PAIRS * task.options if place.smoke else None
+        limit = SMOKE_PAIRS * task.options if place.smoke else place.limit
         pairs = pairs_of(place.data, DATASETS[dataset], part, limit)
         given = model.tokenizer if own else tokenizer
         made = tokenise(pairs, given, task, train=part == "train")
@@ -243,6 +245,8 @@ def pairs_of(data: Path, dataset: dict[str, Any], part: str, limit: int | None) 
         chain.from_iterable(read_pairs(data / name) for name in files), rows.start, rows.stop
     )
     pairs = islice(pairs, limit)
+    if dataset.get("lower"):
+        pairs = map(in_lower_case, pairs)
     if any(name.startswith("wikiqa/") for name in files):
         return (replace(pair, group=pair.query) for pair in pairs)
     if not dataset.get("mined"):
@@ -250,6 +254,16 @@ def pairs_of(data: Path, dataset: dict[str, Any], part: str, limit: int | None) 
     # Where nothing is labelled, a query comes with the passage that answers it.
     listed = [pair if pair.answers else replace(pair, label=1) for pair in pairs]
     return with_hard_negatives(listed, NEGATIVES) if part == "train" else candidates_of(listed)
+
+
+def in_lower_case(pair: Pair) -> Pair:
+    """The pair without capitals, of data whose casing gives the label away."""
+    passage = pair.passage.lower()
+    # A few letters grow when lowered; answers would no longer be where they were.
+    if len(passage) != len(pair.passage):
+        return replace(pair, query=pair.query.lower())
+    spans = tuple(replace(a, text=passage[a.start : a.start + len(a.text)]) for a in pair.answers)
+    return replace(pair, query=pair.query.lower(), passage=passage, answers=spans)
 
 
 def texts_of(place: Place, dataset: str) -> tuple[list[Passage], Path]:

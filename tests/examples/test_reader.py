@@ -368,7 +368,7 @@ def test_weights_set_by_hand_stay_for_a_student():
 def test_reading_counts_as_much_as_ranking():
     weights = READER.settings.weights
     assert (weights.span, weights.rank, weights.certainty) == (1.0, 1.0, 0.2)
-    assert not TASKS["squad"].lower and not TASKS["squad"].swap
+    assert not TASKS["squad"].swap
 
 
 def test_a_recipe_of_an_earlier_version_is_this_one():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib import import_module
 from pathlib import Path
 
@@ -31,6 +32,17 @@ def test_a_split_asks_for_less_memory_and_the_printed_values_are_the_papers(defo
     whole, split = found["models"]["BERT-large"], found["models"]["BERT-large, split"]
     assert split["gflops"] <= whole["gflops"] and split["requested_mb"] < whole["requested_mb"]
     assert whole["printed"] == {"gflops": 204.1, "memory_mb": 1549.6}
+
+
+@pytest.mark.slow
+def test_the_memory_on_the_page_is_that_of_today(deformer):
+    path = Path(__file__).parents[2] / "benchmarks/results/deformer.json"
+    on_page = json.loads(path.read_text(encoding="utf-8"))["tasks"]["QQP"]
+    base, (query, passage) = deformer.encoder("BERT-base"), on_page["tokens"]
+    joint, split = (deformer.bytes_of(base, at, query, passage) for at in (0, deformer.SPLIT))
+    for name in ("requested", "peak"):
+        saved = 100 * (1 - split[name] / joint[name])
+        assert saved == pytest.approx(on_page[f"{name}_saved"], abs=0.5), name
 
 
 def test_memory_counts_what_lives_and_what_was_asked_for(deformer):

@@ -215,6 +215,23 @@ def test_equal_rows_of_a_group_lose_nothing_and_the_trunk_does_not_learn_from_th
     }
 
 
+def test_no_gradient_flows_into_a_memory_that_stops_it():
+    x, seen = torch.randn(4, TOKENS, WIDTH).double().requires_grad_(), {}
+    for stop in (False, True):
+        kind, module = built(memory=1, compressed=2, rate=2, compress="conv", stop=stop)
+        y = module.eval()(x, context_of(kind, all_real(4), chain(4)))
+        x.grad = None
+        y[3].square().sum().backward()
+        reached = x.grad.abs().amax((1, 2)) > 0
+        assert reached.tolist() == [not stop] * 3 + [True]
+        for part in (module.key, module.value):
+            assert part.weight.grad.abs().max() > 0
+        convolved = module.compress.weight.grad
+        assert (convolved is None or not convolved.any()) == stop
+        seen[stop] = y.detach()
+    assert torch.equal(*seen.values()), "what is seen stays as it was"
+
+
 def test_training_adds_the_reconstruction_to_whatever_loss_there_is():
     kind, module = built(memory=1, compressed=1, rate=2, compress="conv")
     x, context = torch.randn(4, TOKENS, WIDTH).double(), context_of(kind, all_real(4), chain(4))
@@ -357,8 +374,9 @@ def test_parameters_and_multiplications_are_those_that_torch_counts(model, remem
 
 def test_every_family_remembers_or_says_why_not(model, family):
     whole = Model.split(model(family, "rank"), at=1)
-    if family in ("deberta-v2", "albert"):
-        why = "disentangled attention" if family == "deberta-v2" else "shares attention slot"
+    whys = {"deberta-v2": "disentangled attention", "albert": "shares attention slot"}
+    whys |= {"mpnet": "bucketed attention", "xlnet": "segmented attention"}
+    if why := whys.get(family):
         with pytest.raises(SpecError, match=why):
             apply(whole, parse("compressive:tokens=12"))
         return

@@ -321,6 +321,10 @@ def test_the_size_of_define_is_its_formula():
     layers = sum(i * o // g + o for i, o, g in plan)
     reduce = (512 + 128) * 512 + 512
     assert size(table.tensors(vocab, width, None)) == vocab * 128 + layers + reduce
+    # The formula of the slides falls once, the code of its authors again and again.
+    both = (expand(128, 512, 1024, 7, 8, halving=halving) for halving in (True, False))
+    groups = [[layer.groups for layer in plan] for plan in both]
+    assert groups == [[8, 4, 2, 1, 1, 1, 1], [4, 2, 1, 8, 4, 2, 1]]
     assert table.macs(vocab, width) == layers - sum(o for _, o, _ in plan) + reduce - 512
 
 
@@ -333,6 +337,11 @@ def test_a_define_table_begins_as_the_best_of_its_rank_and_comes_nearer(model):
     fitted = apply(whole, parse("define:rank=8,steps=30")).net.embedding.tokens
     apart = [(table(ids) - rows).square().mean().item() for table in (factorised, fitted)]
     assert apart[1] < apart[0]
+    for schedule, groups in (("halving", [4, 2, 1, 1]), ("cycle", [1, 4, 2, 1])):
+        made = apply(whole, parse(f"define:rank=8,steps=0,depth=4,schedule={schedule}"))
+        plan = made.spec.encoder.embedding.table.unit(made.spec.encoder.embedding.width).plan
+        assert [layer.groups for layer in plan] == groups
+        assert from_json(ModelSpec, to_json(made.spec)) == made.spec
     assert torch.equal(
         fitted(ids), apply(whole, parse("define:rank=8,steps=30")).net.embedding.tokens(ids)
     )

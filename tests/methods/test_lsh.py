@@ -309,8 +309,9 @@ def test_positions_of_longer_windows_repeat(model, family):
 
 def test_every_family_hashes_or_says_why_not(model, family):
     whole = model(family, "rank")
-    if family == "deberta-v2":
-        with pytest.raises(SpecError, match="part=all has disentangled attention"):
+    kinds = {"deberta-v2": "disentangled", "mpnet": "bucketed", "xlnet": "segmented"}
+    if kind := kinds.get(family):
+        with pytest.raises(SpecError, match=f"part=all has {kind} attention"):
             apply(whole, parse("lsh"))
         return
     made = Model.split(apply(whole, parse("lsh:chunk=2,rounds=1")), at=1)

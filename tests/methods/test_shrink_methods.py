@@ -328,6 +328,10 @@ def test_the_ablation_table_has_a_row_for_every_head(start, sample):
     row = next(row for row in rows if (row["slot"], row["head"]) == (2, 2))
     assert row["score"] == pytest.approx(loss_of(without, sample), abs=1e-5)
     assert row["change"] == pytest.approx(row["score"] - whole)
+    alone = head_ablation(start, sample, score=loss_of, alone=True)
+    row = next(row for row in alone if (row["slot"], row["head"]) == (2, 2))
+    only = apply(start, KeepHeads.of({2: [2]}))
+    assert row["score"] == pytest.approx(loss_of(only, sample), abs=1e-5)
 
 
 # Fixed heads -------------------------------------------------------------------------------------

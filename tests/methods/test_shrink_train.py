@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,7 +21,7 @@ from decoupled.methods.shrink import shrink, shrink_and_train
 from decoupled.methods.tensors import linears
 from decoupled.methods.theseus.shrink import Theseus
 from decoupled.model.model import Model
-from decoupled.model.nn.frame import take
+from decoupled.model.nn.frame import ALL, take
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.prepare import Prepared, prepare
 from decoupled.train.loop.forward import forward_pair
@@ -117,6 +118,30 @@ def test_skipped_layers_get_no_gradient_and_the_rest_do(copy, batch, sample):
     assert 0 < len(skipped) < 4
     made = apply(copy, KeepLayers(layers=tuple(n for n in range(4) if n not in skipped)))
     torch.testing.assert_close(logits.detach(), said(made.net, batch))
+
+
+def test_attention_and_feed_forward_maps_are_dropped_apart(copy, batch):
+    with copy.net.stack.hook(lambda context, x, run: take(x, context.rows)):
+        untouched = said(copy.net, batch)
+    plain, both = said(copy.net, batch), LayerDrop(rate=1.0, blocks=True)
+    with both.hook(copy.net, None) as tick:
+        tick(0, 10)
+        assert torch.equal(said(copy.net, batch), untouched)
+    assert torch.equal(said(copy.net, batch), plain), "hooks are gone"
+    with LayerDrop(rate=0.5, seed=1, blocks=True).hook(copy.net, None) as tick:
+        tick(0, 10)
+        draw = np.random.default_rng([1, 0]).random(8).reshape(4, 2) < 0.5
+        assert 0 < draw.sum() < 8 and (draw[:, 0] != draw[:, 1]).any()
+        logits = said(copy.net, batch)
+
+    def by_hand(context, x, run):
+        for block, skips in zip(context.layer.blocks, draw[context.number], strict=True):
+            module = copy.net.stack.get_submodule(block.name)[str(block.slot)]
+            x = x if skips else module(x, replace(context, rows=ALL))
+        return take(x, context.rows)
+
+    with copy.net.stack.hook(by_hand):
+        torch.testing.assert_close(said(copy.net, batch), logits)
 
 
 def test_layers_are_skipped_as_often_as_asked(copy):

@@ -46,6 +46,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
         },
         {"global_attn_every_n_layers": 2, "global_rope_theta": 80.0, "local_rope_theta": 20.0},
     ),
+    "mpnet": ({}, {"hidden_act": "relu", "layer_norm_eps": 1e-5}),
+    "xlnet": ({}, {"clamp_len": 12, "ff_activation": "relu", "summary_activation": "gelu"}),
     "deberta-v2": (
         {},
         {"share_att_key": False, "norm_rel_ebd": "none", "position_biased_input": True},
@@ -160,12 +162,23 @@ class Batch:
             lengths = torch.tensor([[len(query)] for query in self.queries])
             passage = torch.arange(ids.shape[1]) >= lengths
             inputs["token_type_ids"] = (passage & real).long() * self.spec.text.passage_type
+        if self.spec.family == "xlnet":
+            pairs = zip(self.queries, self.passages, strict=True)
+            kinds = [torch.tensor([0] * len(q) + [1] * (len(p) - 1) + [2]) for q, p in pairs]
+            inputs["token_type_ids"] = torch.zeros_like(ids)
+            inputs["token_type_ids"][real] = torch.cat(kinds)
         return inputs
 
     @torch.no_grad()
     def theirs(self, model: transformers.PreTrainedModel, task: Task) -> list[Tensor]:
         """Logits of each pair; for spans those of the first token, then of the passage."""
         inputs = self.joined()
+        if self.spec.family == "xlnet" and task != "span":
+            # It reads the last token, which padding would displace; so each pair is read alone.
+            lengths = inputs["attention_mask"].sum(1).tolist()
+            alone = [{k: v[n, :t] for k, v in inputs.items()} for n, t in enumerate(lengths)]
+            more = (None, None) if task == "choice" else (None,)
+            return [model(**{k: v[more] for k, v in one.items()}).logits[0] for one in alone]
         if task == "choice":
             return list(model(**{k: v[:, None] for k, v in inputs.items()}).logits)
         output = model(**inputs)

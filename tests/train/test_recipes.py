@@ -39,6 +39,8 @@ CHANGED = {
 @pytest.mark.parametrize("name", sorted(SAVED.keys() - {"reader"}))
 def test_a_saved_recipe_is_the_one_of_that_name(name):
     expected = {**RECIPES, "adapt": ADAPT, **PRETRAIN, **CHANGED}[name]
+    if name == "decoupled":  # it had no tables then
+        expected = override(expected, {"tables": "none"})
     assert read_recipe(SAVED[name]) == expected
     assert read_recipe(json.loads(json.dumps(to_json(expected)))) == expected
 

@@ -112,14 +112,25 @@ def test_what_is_set_aside_is_judged_as_evaluate_judges_it(model):
     for name in ("squad", "squad2"):
         data = tokenise(pairs, made.tokenizer, TASKS[name], train=True)
         train, tune = prepare(pairs, made, name).divided(made, seed=0)
-        texts = {text.lower() for text in tune.truth.texts}
-        held = [pair for pair in pairs if pair.passage.lower() in texts]
+        held = [pair for pair in pairs if pair.passage in tune.truth.texts]
         whole = tokenise(held, made.tokenizer, TASKS[name], train=False)
         assert 0 < len(held) < 20 and len(tune) == len(whole) > len(data) - len(train)
         assert not {train.truth.texts[n] for n in train.part} & set(tune.truth.texts)
         assert evaluate_examples(made.net, tune, TASKS[name]) == evaluate_examples(
             made.net, whole, TASKS[name]
         )
+
+
+def test_squad2_is_trained_and_judged_on_the_same_cased_text(model):
+    made, passage = model("roberta", "span"), "The Castle beside a River"
+    pairs = [Pair(query="Where is it?", passage=passage, answers=(Span(text="River", start=20),))]
+    cased = made.tokenizer.queries(["Where is it?"])[0], made.tokenizer.windows([passage])[0][0].ids
+    for train in (True, False):
+        data = tokenise(pairs, made.tokenizer, TASKS["squad2"], train=train)
+        rows = (side.values.tolist() for side in (data.queries, data.passages))
+        assert list(rows) == [ids.tolist() for ids in cased]
+    lowered = made.tokenizer.windows([passage.lower()])[0][0].ids
+    assert lowered.tolist() != cased[1].tolist()  # or the tokenizer would hide the casing
 
 
 def test_passages_of_a_query_are_set_aside_once(model):

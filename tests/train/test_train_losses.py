@@ -383,5 +383,5 @@ def test_a_deeper_model_repeats_its_last_layer_with_weights_of_its_own(model):
 
 def test_a_recipe_names_its_objective():
     assert objective_named(RECIPES["deformer"].objective) is Distill
-    with pytest.raises(InputError, match="'gpt' is unknown; choose one of adapt, codec, distill"):
+    with pytest.raises(InputError, match="'gpt' is unknown; choose one of adapt, codec, depth"):
         objective_named("gpt")

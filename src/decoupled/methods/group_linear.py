@@ -111,14 +111,19 @@ def expand_and_reduce(
 
 
 def expand(
-    inputs: int, outputs: int, widest: float, depth: int, most: int
+    inputs: int, outputs: int, widest: float, depth: int, most: int, *, halving: bool = False
 ) -> tuple[GroupLayer, ...]:
-    """DeFINE: every layer but the last is wider than the one before; groups fall to 1, again and again."""
+    """DeFINE: every layer but the last is wider than the one before; groups fall to 1, again and again.
+
+    `halving` is the paper's formula: max(⌊g_max/2^(l-1)⌋, 1) groups in layer l, which fall once.
+    """
     if depth < 2:
         raise SpecError(f"a unit of {depth} group layers; choose 2 or more")
     # Groups count 1, 2, 4 … g_max, start over, and are reversed, so that they fall to 1.
     cycle = most.bit_length()
     groups = [2 ** (n % cycle) for n in range(depth)][::-1]
+    if halving:
+        groups = [max(most // 2**n, 1) for n in range(depth)]
     step = (widest - inputs) / (depth - 1)
     return _layers(inputs, [int(inputs + n * step) for n in range(1, depth)], outputs, groups)
 

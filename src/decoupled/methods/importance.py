@@ -160,16 +160,24 @@ def _gate_gradients(
 
 
 def head_ablation(
-    model: Model, sample: Prepared, score: Callable[[Model, Prepared], float] = score_of
+    model: Model,
+    sample: Prepared,
+    score: Callable[[Model, Prepared], float] = score_of,
+    *,
+    alone: bool = False,
 ) -> list[dict[str, float]]:
-    """The score without each head, and the difference to the whole model; one evaluation per head."""
+    """The score without each head, and the difference to the whole model; one evaluation per head.
+
+    `alone` keeps each head and leaves out all others of its layer.
+    """
     whole = score(model, sample)
     rows = []
     for number, block in blocks_of(model.spec, "attention").items():
         for head in range(block.part.units):
 
             def gate(at: int, units: Tensor, number: int = number, head: int = head) -> Tensor:
-                gone = torch.tensor([head], device=units.device)
+                others = [h for h in range(units.shape[2]) if (h == head) != alone]
+                gone = torch.tensor(others, dtype=torch.long, device=units.device)
                 return units.index_fill(2, gone, 0) if at == number else units
 
             with gated(model.net, "attention", gate):

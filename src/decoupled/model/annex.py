@@ -65,6 +65,7 @@ SHRINKING = {
 """Name of a shrinking method → the folder whose `shrink.py` defines it, in the order of `shrink --list`."""
 
 OBJECTIVES = {
+    "depth": "exits.depth",
     "exits": "exits.objective",
     "mlm": "pretrain.mlm",
     "nsp": "pretrain.nsp",

@@ -264,7 +264,7 @@ class ModelSpec:
         for head in self.heads:
             tensors |= head.tensors(width)
         for exit_ in self.exits:
-            tensors |= exit_.tensors(self.head("rank"), width)
+            tensors |= exit_.tensors(self.heads, width)
         return tensors
 
 

@@ -362,7 +362,7 @@ def text_spec(json: str, *, max_tokens: int, types: int, pad: int = 0) -> TextSp
     # RoBERTa puts two separators between the texts: the first ends the query, the rest open the
     # passage.
     between = encoding.ids[after_first:second]
-    if not encoding.ids[:first] or not between:
+    if not between:
         raise InputError(
             "tokenizer.json puts no special tokens around a pair ([CLS] a [SEP] b [SEP]); save it with "
             "the post-processor of its model"

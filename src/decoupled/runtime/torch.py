@@ -103,6 +103,18 @@ class TorchRuntime:
         last: int | None = None,
         links: Links | None = None,
     ) -> Logits:
+        pair = self._tensors(query, passages, owner)
+        links_BB = None if links is None else self._tensor(links)
+        logits = self.model.net.cross(*pair, heads, last=last, links_BB=links_BB)
+        real_BP = pair[-1].cpu().numpy()
+        return {
+            kind: unpadded(kind, x.float().cpu().numpy(), real_BP) for kind, x in logits.items()
+        }
+
+    def _tensors(
+        self, query: States, passages: Passages, owner: npt.NDArray[np.int64] | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """States of the queries and of the passages of a batch, each with what is real of them."""
         states = (
             required_codec(self.codec).decode(passages)
             if isinstance(passages, Encoded)
@@ -113,19 +125,13 @@ class TorchRuntime:
         passage_BPD, real_BP = states.pad()
         query_1QD, real_1Q = (query if owner is None else query.select(owner)).pad()
         dtype = next(self.model.net.parameters()).dtype
-        logits = self.model.net.cross(
+        return (
             # One query is expanded to all pairs without a copy.
             self._tensor(query_1QD).expand(len(states), -1, -1).to(dtype),
             self._tensor(real_1Q).expand(len(states), -1),
             self._tensor(passage_BPD).to(dtype),
             self._tensor(real_BP),
-            heads,
-            last=last,
-            links_BB=None if links is None else self._tensor(links),
         )
-        return {
-            kind: unpadded(kind, x.float().cpu().numpy(), real_BP) for kind, x in logits.items()
-        }
 
     def keep(self, encoded: Encoded) -> None:
         """Return None: the codec decodes in our own memory."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from decoupled.errors import InputError, SpecError
 from decoupled.model.jsonable import LATER, from_json, to_json
+from decoupled.model.spec import CrossEmbed
 
 Precision = Literal["fp32", "bf16"]
 RankLoss = Literal["bce", "listwise", "margin"]
@@ -176,6 +177,8 @@ class Distillation(Settings):
     """Mean over features and layers (the code), or squared distances, summed over layers (the text)."""
     rank: RankLoss = "listwise"
     projection: Compression = Compression()
+    tables: CrossEmbed = field(default="none", metadata=LATER)
+    """Position and segment tables that a split gets for its cross component, as the input's at first."""
 
     def __post_init__(self) -> None:
         check(self, "above 0", "temperature")
@@ -230,11 +233,11 @@ DECOUPLED = Recipe(
     name="decoupled",
     optimiser=Optimiser(epochs=5.0),
     settings=Distillation(
-        weights=Weights(task=0.1, kd=0.9, hidden=0.5, attention=0.5), temperature=4.0
+        weights=Weights(task=0.1, kd=0.9, hidden=0.5, attention=0.5), temperature=4.0, tables="add"
     ),
 )
-"""Decoupled Transformer: (1-λ)·CE + λ·KD + 0.5·last hidden + 0.5·last attention. λ and T are not given there;
-these are the upper λ and the middle T of the sweep that the paper suggests."""
+"""Decoupled Transformer: tables at the split, (1-λ)·CE + λ·KD + 0.5·last hidden + 0.5·last attention, and two
+phases for a projection. λ and T are not given there: 0.9 and 4 are of our choice."""
 
 RECIPES: dict[str, Recipe] = {r.name: r for r in (DISTILL, PLAIN, DEFORMER, DECOUPLED)}
 

@@ -14,7 +14,7 @@ from decoupled.model.model import Model
 from decoupled.model.nn.stack import Stack
 from decoupled.model.parts.late import LateSpec
 from decoupled.model.parts.layer import LayerSpec
-from decoupled.model.spec import ModelSpec, OneWay, ProjectionSpec, VectorSpec
+from decoupled.model.spec import CrossEmbed, ModelSpec, OneWay, ProjectionSpec, VectorSpec
 from decoupled.model.split import unsplit, with_one_way
 from decoupled.model.written import one_way_layers
 from decoupled.train.recipe import Recipe
@@ -107,6 +107,17 @@ def with_projection(model: Model, width: int, *, query: bool = True) -> Model:
         )
     spec = replace(model.spec, projection=ProjectionSpec(width=width, query=query))
     return model.rebuild(spec, {"did": "add projection", "width": width})
+
+
+def with_tables(model: Model, tables: CrossEmbed) -> Model:
+    """The split model with tables at its split, which start as those of its input.
+
+    A joint model, one that has tables and one without learned positions stay as they are.
+    """
+    spec = model.spec
+    if not spec.split or spec.cross_embed != "none" or not spec.encoder.embedding.positions:
+        return model
+    return model.rebuild(replace(spec, cross_embed=tables), {"did": "add tables"})
 
 
 def with_bits(spec: ModelSpec, bits: int | None) -> ModelSpec:

@@ -29,10 +29,14 @@ from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import codec_phase, start_projection
 from decoupled.train.place import Progress
 from decoupled.train.recipe import Distillation, Recipe, override, recipe_named
-from decoupled.train.reshape import SCRATCH, reshaped, teacher_of, with_bits
+from decoupled.train.reshape import SCRATCH, reshaped, teacher_of, with_bits, with_tables
 
 ELSEWHERE = {"adapt": ("the texts of an index", "adapt")}
-ELSEWHERE |= {name: ("texts", "pretrain") for name in annex.OBJECTIVES if name != "exits"}
+ELSEWHERE |= {
+    name: ("texts", "pretrain")
+    for name, module in annex.OBJECTIVES.items()
+    if module.startswith("pretrain")
+}
 """Objectives that other functions train: what each learns from, and the name of the function."""
 
 
@@ -172,7 +176,9 @@ def train_model(
         raise InputError("there is nothing to train on: no examples are left")
     accelerator = accelerator_for(recipe, setting.device)
     done = {"task": data.task.name, "recipe": to_json(recipe), "pairs": len(data.train)}
-    how = recipe.of(Distillation).projection
+    settings = recipe.of(Distillation)
+    how, begins = settings.projection, _begins_projection(model)
+    model = with_tables(model, settings.tables)
     own = with_bits(model.spec, how.bits)
     student = model.rebuild(own, {"did": "train", **done}).to(accelerator.device)
     batches = Batches.of(data.train, model.spec, accelerator.device)
@@ -180,7 +186,6 @@ def train_model(
     # A copy, since the caller's teacher stays where and as it is.
     copied = teacher.rebuild(teacher.spec, {"did": "teach"}) if teacher else None
     guide = copied.to(batches.device).net.requires_grad_(False) if copied else None
-    begins = _begins_projection(model)
     phases = _phases(student, data, recipe, guide, batches, begins)
     names = [phase.name for phase in phases]
     saved = checkpoint.load(work) if work is not None else None

@@ -2,7 +2,7 @@
 
 The windows of a text are rows of one batch, and what a layer remembers is its input there; so all windows
 pass a layer together, and each sees what it would see if they came one by one. In a loop that reads window
-after window the paper stops the gradient at the memory; here it flows. S: states that are remembered,
+after window the paper stops the gradient at the memory, and so does `stop`. S: states that are remembered,
 G: groups of tokens, C: tokens of a group.
 """
 
@@ -56,7 +56,13 @@ class CompressiveAttention(DotProductAttention):
         if frame.before_B is None:
             return super().look(x_BTD, v_BHTK, context)
         q_BHRK, k_BHTK = self._queries_and_keys(x_BTD, context)
-        whole = Remembered(k_BHTK, v_BHTK, frame.real_BT, frame.order()[0])
+        past_BTD, past = x_BTD, (k_BHTK, v_BHTK)
+        if kind.stop and torch.is_grad_enabled():
+            # The maps of keys and values learn from the memory; the states that it holds do not.
+            past_BTD = x_BTD.detach()
+            key_BHTK = self._queries_and_keys(past_BTD, context)[1]
+            past = key_BHTK, self.split_heads(self.value(past_BTD))
+        whole = Remembered(*past, frame.real_BT, frame.order()[0])
         # The nearest windows are seen whole, those before them compressed.
         steps = earlier(frame, kind.memory_windows)
         seen = [self._at(whole, *step, kind) for step in steps[: kind.memory]]
@@ -64,7 +70,8 @@ class CompressiveAttention(DotProductAttention):
             used_BT = (
                 self._used(q_BHRK, whole, seen, steps) if kind.compress == "most-used" else None
             )
-            slots_BGD, real_BG, place_BG = self._slots(x_BTD, frame, kind, used_BT)
+            slots_BGD, real_BG, place_BG = self._slots(past_BTD, frame, kind, used_BT)
+            slots_BGD = slots_BGD.detach() if kind.stop else slots_BGD
             slots = self._remembered(slots_BGD, real_BG, place_BG, frame, kind)
             seen += [self._at(slots, *step, kind) for step in steps[kind.memory :]]
         # One softmax over own tokens and memories, as over [cm; m; h] in the paper.

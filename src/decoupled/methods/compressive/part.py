@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from typing_extensions import Self
 
 from decoupled.errors import SpecError
+from decoupled.model.jsonable import LATER
 from decoupled.model.parts.attention.base import Attention
 from decoupled.model.parts.linear import LinearSpec, Tensors, TensorSpec
 from decoupled.model.parts.part import Matrix, Part
@@ -34,6 +35,8 @@ class Compressive(Attention):
     compress: Compress = "mean"
     bias: bool = True
     rotary: float | None = None
+    stop: bool = field(default=False, metadata=LATER)
+    """No gradient flows into what is remembered, as in the paper; only reconstruction teaches `conv` then."""
     kind: Literal["compressive"] = "compressive"
 
     def __post_init__(self) -> None:

@@ -33,6 +33,8 @@ class Remember(Method):
     rate: int = 4
     """The number of tokens of each compressed state."""
     compress: Compress = "mean"
+    stop: bool = True
+    """No gradient flows into what is remembered, as in the paper."""
     tokens: int | None = None
     """The number of tokens of a window; by default as many as now."""
 
@@ -76,6 +78,7 @@ class Remember(Method):
             compress=self.compress,
             bias=old.bias,
             rotary=old.rotary,
+            stop=self.stop,
         )
         return replace(layer, attention=kind)
 

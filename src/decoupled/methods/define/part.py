@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from decoupled.errors import SpecError
 from decoupled.methods.group_linear import GroupUnit, expand, expand_and_reduce
+from decoupled.model.jsonable import LATER
 from decoupled.model.parts.linear import Tensors
 from decoupled.model.parts.table.base import TOKENS, Band, Table
 
@@ -57,13 +58,22 @@ class Define(GroupTable):
     So the best factorised table of that rank is one of those it can be.
     """
 
+    schedule: Literal["cycle", "halving"] = field(default="cycle", metadata=LATER)
+    """Groups as the authors' code has them, or by their formula; the same where depth is log2(2·groups)."""
     kind: Literal["define"] = "define"
 
     def unit(self, width: int) -> GroupUnit:
         widest = self.expand * self.rank
         return GroupUnit(
             inputs=self.rank,
-            plan=expand(self.rank, width, widest, self.depth, self.groups),
+            plan=expand(
+                self.rank,
+                width,
+                widest,
+                self.depth,
+                self.groups,
+                halving=self.schedule == "halving",
+            ),
             project=False,
             norm=None,
             shuffle=False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -36,6 +36,8 @@ class DefineEmbedding(Method):
     depth: int = 3
     groups: int = 4
     """The most groups of a layer."""
+    schedule: Literal["halving", "cycle"] = "halving"
+    """Groups of DeFINE's layers by the paper's formula, or as its code has them."""
     steps: int = 100
     """Steps of fitting the old table's rows; define starts as the best of its rank, dextra needs some 500."""
     seed: int = 0
@@ -47,6 +49,8 @@ class DefineEmbedding(Method):
             raise SpecError(f"steps={self.steps}; choose 0 or more")
         kind = {"define": Define, "dextra": Dextra}[self.unit]
         grouped = kind(rank=self.rank, expand=self.expand, depth=self.depth, groups=self.groups)
+        if isinstance(grouped, Define):
+            grouped = replace(grouped, schedule=self.schedule)
         return with_table(spec, grouped, self.name)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:

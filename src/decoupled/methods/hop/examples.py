@@ -25,10 +25,10 @@ def linked_groups(examples: Examples, pairs: Sequence[Pair]) -> Examples:
         )
     order = np.argsort(examples.question, kind="stable")
     grouped = replace(examples.select(order), per_group=int(sizes[0]), share="query")
-    titles = {pair.passage.lower(): pair.title for pair in pairs}  # texts of a task may be lowered
+    titles = {pair.passage: pair.title for pair in pairs}
     if not any(titles.values()) or examples.truth is None:
         return grouped
     texts = [examples.truth.texts[n] for n in examples.truth.text_of[grouped.passage_of].tolist()]
-    read = [Passage(id=text, text=text, title=titles[text.lower()]) for text in texts]
+    read = [Passage(id=text, text=text, title=titles[text]) for text in texts]
     groups = (read[n : n + sizes[0]] for n in range(0, len(read), sizes[0]))
     return replace(grouped, links=np.concatenate([linked(group) for group in groups]))

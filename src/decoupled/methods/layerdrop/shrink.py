@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, combinations, count, product
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -39,33 +39,48 @@ class LayerDrop(Method):
     by_training: ClassVar[bool] = True
 
     rate: float = 0.2
+    blocks: bool = False
+    """Draw for attention and for the feed-forward map of a layer apart, instead of for both together."""
     seed: int = 0
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """The model stays as it is; `keep-layers` takes layers out."""
         if not 0 <= self.rate <= 1:
             raise SpecError(f"rate={self.rate}; choose a probability from 0 to 1")
+        if self.blocks and any(layer.reversible for layer in spec.layers):
+            raise SpecError("blocks of reversible layers cannot be dropped alone; leave blocks out")
         return spec
 
     @contextmanager
     def hook(self, student: PairEncoder, teacher: PairEncoder | None) -> BeforeSteps:
         """Skip layers in training steps, never in evaluation; both texts of a pair see the same depth."""
-        skipped = [False] * len(student.spec.layers)
+        layers = student.spec.layers
+        names = [block.name for block in layers[0].blocks] if self.blocks else [""]
+        skipped = {(n, name): False for n in range(len(layers)) for name in names}
 
         def tick(step: int, total: int) -> None:
             # Seeded by the step, so that a run that goes on from a checkpoint skips the same
             # layers.
             draw = np.random.default_rng([self.seed, step]).random(len(skipped))
-            skipped[:] = (draw < self.rate).tolist()
+            skipped.update(zip(skipped, (draw < self.rate).tolist(), strict=True))
 
         def act(context: Context, x_BTD: Tensor, run: Run) -> Tensor:
-            if student.training and skipped[context.number]:
-                # A skipped layer is the identity on the rows that are read, without rescaling (Fan
-                # et al., 2020).
-                return take(x_BTD, context.rows)
-            return run(context, x_BTD)
+            # What is skipped is the identity on the rows that are read, without rescaling (Fan et al., 2020).
+            skips = student.training and skipped.get((context.number, ""), False)
+            return take(x_BTD, context.rows) if skips else run(context, x_BTD)
 
-        with student.stack.hook(act):
+        def after(name: str, arguments: tuple[Any, ...], y_BRD: Tensor) -> Tensor:
+            x_BTD, context = arguments
+            skips = student.training and skipped.get((context.number, name), False)
+            return take(x_BTD, context.rows) if skips else y_BRD
+
+        with student.stack.hook(act), ExitStack() as hooks:
+            for name in names if self.blocks else ():
+                for module in student.stack.get_submodule(name).children():
+                    hook = module.register_forward_hook(
+                        lambda _, x, y_BRD, name=name: after(name, x, y_BRD)
+                    )
+                    hooks.callback(hook.remove)
             yield tick
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from decoupled.errors import SpecError, WeightsError
-from decoupled.model.hf import bert, decoder
+from decoupled.model.hf import bert, decoder, relative
 from decoupled.model.hf.checkpoint import (
     read_config,
     read_weights,
@@ -29,7 +29,7 @@ from decoupled.model.prompts import Template, score_tokens, template_of
 from decoupled.model.spec import EncoderSpec
 
 FAMILIES: dict[str, Family] = {
-    f.name: f for f in (*bert.FAMILIES, MODERNBERT, DEBERTA, *decoder.FAMILIES)
+    f.name: f for f in (*bert.FAMILIES, MODERNBERT, DEBERTA, *relative.FAMILIES, *decoder.FAMILIES)
 }
 Shape: TypeAlias = tuple[int, ...]
 
@@ -87,6 +87,7 @@ def _load(folder: Path, source: str | Path, named: str | None) -> Checkpoint:
             )
         read = family.scored(family.complete(config), read, tokens)
     encoder, heads = family.encoder(config), family.head(config, architecture)
+    read = read if family.plain is None else family.plain(read)
     theirs = {_modern(name): tensor for name, tensor in read.items()}
     # A bare encoder was saved without a head, so its names lack the family's prefix.
     bare = not any(name.startswith(f"{family.prefix}.") for name in theirs)
@@ -144,10 +145,10 @@ def links(
         for theirs, ours in family.heads[head.kind].items():
             modules[theirs] = tuple(f"heads.{head.kind}.{one}" for one in ours)
     return {
-        f"{theirs}.{suffix}": tuple(f"{one}.{suffix}" for one in ours)
+        f"{theirs}{suffix}": tuple(f"{one}{suffix}" for one in ours)
         for theirs, ours in modules.items()
-        for suffix in ("weight", "bias")
-        if f"{ours[0]}.{suffix}" in shapes
+        for suffix in (".weight", ".bias", "")
+        if f"{ours[0]}{suffix}" in shapes
     }
 
 

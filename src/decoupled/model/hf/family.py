@@ -150,6 +150,9 @@ class Family:
     scored: Callable[[Config, dict[str, Tensor], tuple[int, ...]], dict[str, Tensor]] | None = None
     """For decoders: the tensors with a value head made of the tokens whose logits are the score."""
 
+    plain: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None
+    """Gives tensors that are no matrices of weights as such, where a family has some."""
+
     def complete(self, config: Mapping[str, Any]) -> Config:
         """A config in which an option that was left out has the family's default."""
         return Config({**self.defaults, **config})
@@ -168,7 +171,8 @@ class Family:
     def head(self, options: Mapping[str, Any], architecture: str) -> tuple[HeadSpec, ...]:
         """The head of a model class as a tuple of one; empty for a class that has no head of ours."""
         config = self.complete(options)
-        kind = next((k for k, name in _CLASSES.items() if architecture.endswith(name)), None)
+        own = architecture.removesuffix("Simple")
+        kind = next((k for k, name in _CLASSES.items() if own.endswith(name)), None)
         # A language model scores a pair by the logits of a token or two, which are a value.
         if self.scored is not None and architecture.endswith("ForCausalLM"):
             return (self.read_head(config, "rank"),)

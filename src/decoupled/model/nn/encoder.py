@@ -81,8 +81,11 @@ class PairEncoder(nn.Module):
         for head in spec.heads:
             self.heads[head.kind] = Head(head, width=encoder.width, dropout=encoder.dropout)
         for exit_ in spec.exits:
-            ranks = Head(spec.head("rank"), width=encoder.width, dropout=encoder.dropout)
-            self.exits[str(exit_.layer)] = ranks
+            for head in (spec.head(kind) for kind in exit_.heads):
+                own = Head(head, width=encoder.width, dropout=encoder.dropout)
+                self.exits[exit_.key(head.kind)] = own
+            if exit_.halts:
+                self.exits[exit_.key("halt")] = nn.Linear(encoder.width, 1)
 
     def embed(self, side: Side, ids_BT: Tensor, position_BT: Tensor) -> Tensor:
         """Vectors of one side's tokens at the given positions."""
@@ -148,7 +151,7 @@ class PairEncoder(nn.Module):
         position_BT = positions(counted) + start
         x_BTD = self.embed(side, ids_BT, position_BT)
         frame = Frame(position_BT, real_BT, padded=padded)
-        frame.before_B = before_B
+        frame.before_B, frame.passage = before_B, None if side == "query" else 0
         if structure is not None and side == "passage":
             frame.structure = structure, ids_BT
         last = self.spec.split if split is None else split
@@ -227,11 +230,11 @@ class PairEncoder(nn.Module):
         frame.past = Past(pairs, passage_real_BP)
         return self.stack(x_BQD, frame, last=len(caches))
 
-    def leave(self, layer: int, y_BRD: Tensor, real_BR: Tensor) -> Tensor:
-        """`[B,1]` rank logits of the exit after a layer, from the rows that the rank head reads."""
+    def leave(self, key: int | str, y_BRD: Tensor, real_BR: Tensor) -> Tensor:
+        """Logits of a head of an exit from the rows that it reads: `[B,1]` of the rank head of a layer."""
         # A pre-norm encoder normalises only after its last layer, which an exit skips.
         norm = self.stack.norm
-        logits: Tensor = self.exits[str(layer)](y_BRD if norm is None else norm(y_BRD), real_BR)
+        logits: Tensor = self.exits[str(key)](y_BRD if norm is None else norm(y_BRD), real_BR)
         return logits
 
     def join(
@@ -246,6 +249,7 @@ class PairEncoder(nn.Module):
         """Query and passage rows as one sequence, with positions over real tokens only."""
         x_BTD, query = torch.cat([query_BQD, passage_BPD], 1), query_BQD.shape[1]
         frame = self.frame(query_real_BQ, passage_real_BP, padded=padded)
+        frame.passage = query
         if self.cross_embedding is not None:
             side_BT = torch.zeros_like(frame.position_BT)
             # Segment 0 is the query and 1 the passage, whatever types the input used.
@@ -254,6 +258,7 @@ class PairEncoder(nn.Module):
         if any(head.pooling == "last" for head in self.spec.heads):
             # The row that is read changes places with the first, which is where heads look.
             swap_BT = last_first(frame)
+            frame.segment_BT = frame.segments().gather(1, swap_BT)
             frame.position_BT = frame.position_BT.gather(1, swap_BT)
             x_BTD = x_BTD.gather(1, swap_BT[..., None].expand_as(x_BTD))
         return x_BTD, frame

@@ -72,6 +72,9 @@ class Frame:
         """Rows that are no tokens: their structure, and the ids `[B,T]` that say which rows they are."""
         self.past: Past | None = None
         """A text before this one, of which only keys and values are there."""
+        self.passage: int | None = None
+        """The first row of the passage, where there is one; `segments` begins with it."""
+        self.segment_BT: Tensor | None = None
         self.causal = causal
         self.position_BT = position_BT
         self.real_BT = real_BT
@@ -115,6 +118,16 @@ class Frame:
     def distance(self) -> Tensor:
         """`[B,T,T]` position of the looking token minus position of the seen one."""
         return self.position_BT[:, :, None] - self.position_BT[:, None, :]
+
+    def segments(self) -> Tensor:
+        """`[B,T]` segment of each token as XLNet has them: query, passage, and the passage's last token."""
+        if self.segment_BT is None:
+            self.segment_BT = torch.zeros_like(self.position_BT)
+            if (first := self.passage) is not None:
+                place_BP = self.position_BT.masked_fill(~self.real_BT, -1)[:, first:]
+                self.segment_BT[:, first:] = 1
+                self.segment_BT.scatter_(1, first + place_BP.argmax(1, keepdim=True), 2)
+        return self.segment_BT
 
     def order(self) -> tuple[Tensor, Tensor]:
         """`[B,T]` each: which real token of its sequence (or block) a token is, and how many there are."""

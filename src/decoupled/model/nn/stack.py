@@ -28,11 +28,11 @@ Observe = Callable[[Context, Tensor, Tensor], None]
 
 
 class RelativeTable(nn.Module):
-    """DeBERTa's relative positions, normalised once per forward pass."""
+    """The table of relative positions, normalised once per forward pass."""
 
     def __init__(self, spec: RelativeSpec, width: int) -> None:
         super().__init__()
-        self.table = nn.Embedding(spec.rows, width)
+        self.table = nn.Embedding(spec.rows, spec.width or width)
         self.norm = build_norm(spec.norm, width) if spec.norm else nn.Identity()
 
     def forward(self) -> Tensor:

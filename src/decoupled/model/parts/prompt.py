@@ -38,8 +38,15 @@ def check_prompt(spec: ModelSpec) -> None:
     """Raise where a prompt, its order or its window does not fit the model."""
     text, last = spec.text, any(head.pooling == "last" for head in spec.heads)
     if text.prompt is None:
-        if last or spec.store != "state":
+        # XLNet's last token is one of its own, at the end of the passage.
+        ends = all(layer.attention.kind == "segmented" for layer in spec.layers)
+        if (last and not ends) or spec.store != "state":
             raise SpecError("a head that reads the last token, and store='kv', need a prompt")
+        if last and spec.one_way:
+            raise SpecError(
+                "the head reads the last row of the passage, which cannot stay as it was stored; choose "
+                "one_way=()"
+            )
         return
     if (need := text.query_tokens + text.passage_tokens) > spec.encoder.max_tokens:
         raise SpecError(

@@ -186,7 +186,11 @@ def arrange(net: PairEncoder, *, device: torch.device, dtype: torch.dtype) -> De
         else (),
         cross_embedding=_copy(net.cross_embedding, device) if net.cross_embedding else None,
         heads={head.kind: _copy(cast(Head, net.heads[head.kind]), device) for head in spec.heads},
-        exits={layer: _copy(cast(Head, head), device) for layer, head in net.exits.items()},
+        exits={
+            name: _copy(cast(Head, head), device)
+            for name, head in net.exits.items()
+            if name.isdigit()  # other heads are for the torch runtime alone
+        },
         exact_qkv=tuple(_linear(_qkv(own, net.stack), *EXACT) for own in spec.layers[spec.split :]),
         exact_up=_linear(up, *EXACT) if up else None,
     )

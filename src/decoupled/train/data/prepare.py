@@ -133,12 +133,7 @@ def to_judge(examples: Examples, task: Task) -> Examples:
 
 def _turn(pair: Pair, task: Task) -> Pair:
     if task.swap:
-        pair = replace(pair, query=pair.passage, passage=pair.query, group=pair.id)
-    if task.lower:
-        lowered = pair.passage.lower()
-        # A few letters grow when lowered; answers would no longer be where they were.
-        passage = lowered if len(lowered) == len(pair.passage) else pair.passage
-        pair = replace(pair, query=pair.query.lower(), passage=passage)
+        return replace(pair, query=pair.passage, passage=pair.query, group=pair.id)
     return pair
 
 

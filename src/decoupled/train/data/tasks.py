@@ -30,8 +30,6 @@ class Task:
     """Whether the first text of the data is the cached side."""
     options: int = 1
     """The number of pairs in a group: options of a question, or a positive and its negatives."""
-    lower: bool = False
-    """Whether to lower-case every text, where casing would give the label away."""
 
     @property
     def head_spec(self) -> HeadSpec:
@@ -57,7 +55,7 @@ TASKS: dict[str, Task] = {
     task.name: task
     for task in (
         Task(name="squad", head="span", metric="f1"),
-        Task(name="squad2", head="span", metric="f1", null=True, lower=True),
+        Task(name="squad2", head="span", metric="f1", null=True),
         Task(name="race", head="choice", metric="accuracy", options=4),
         Task(name="boolq", head="classes", metric="accuracy", labels=("no", "yes")),
         *(_pair_task(name, _NLI) for name in ("mnli", "snli")),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from decoupled.model.jsonable import LATER
 from decoupled.model.parts.attention.base import Attention
 from decoupled.model.parts.linear import LinearSpec, Tensors, TensorSpec
 from decoupled.model.parts.norm import NormSpec
@@ -45,12 +46,14 @@ class Disentangled(Attention):
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeSpec:
-    """DeBERTa's table of relative positions, shared by all layers."""
+    """A table of relative positions, shared by all layers: DeBERTa's, or one of numbers for each head."""
 
     rows: int
     norm: NormSpec | None = None
+    width: int | None = field(default=None, metadata=LATER)
+    """Columns; None is the width of the encoder."""
 
     def tensors(self, width: int) -> Tensors:
         """Its table and norm, by name."""
-        tensors = {"stack.relative.table.weight": TensorSpec((self.rows, width))}
+        tensors = {"stack.relative.table.weight": TensorSpec((self.rows, self.width or width))}
         return tensors | (self.norm.tensors("stack.relative.norm", width) if self.norm else {})
