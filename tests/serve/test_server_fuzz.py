@@ -38,6 +38,7 @@ OPERATIONS = [
     "PUT /v1/passages",
     "DELETE /v1/passages/{ident}",
     "GET /v1/passages/{ident}",
+    "GET /v1/source/{ident}",
     "GET /v1/info",
     "GET /health",
     "GET /ready",
