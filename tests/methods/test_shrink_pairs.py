@@ -158,6 +158,9 @@ def test_every_family(text, family, model):
     try:
         made = apply(whole, parse(text))
     except SpecError as error:
+        if text.startswith("prune-heads"):  # what they add to the scores is of all heads
+            assert family in ("mpnet", "xlnet") and "has no heads" in str(error)
+            return
         assert text == "share" and family == "modernbert"
         assert "shape of their attention" in str(error) and "choose mode=ffn" in str(error)
         apply(whole, parse("share:mode=ffn"))

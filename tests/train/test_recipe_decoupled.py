@@ -89,7 +89,7 @@ def test_a_projection_is_first_learned_alone_and_then_with_everything(split):
     made = with_projection(split, 8)
     how, lines = RECIPE.of(Distillation).projection, []
     data = Data(task=SQUAD, train=tokenise(span_pairs(16), made.tokenizer, SQUAD, train=True))
-    assert (how.phases, how.loss) == (2, "reconstruction")
+    assert how.phases == 2
 
     first = made.rebuild(made.spec, {})
     batches = Batches(data.train, torch.device("cpu"), pad=made.spec.text.pad)

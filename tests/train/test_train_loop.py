@@ -274,6 +274,7 @@ def test_the_first_phase_moves_the_projection_alone(model):
         DECOUPLED,
         {**FAST, "optimiser.lr": 1e-12, "optimiser.decay": 0.0, "squeeze.start": "random"},
     )
+    still = override(still, {"tables": "none"})
     recipe = override(still, {"squeeze.epochs": 2.0})
     lines = []
     setting = Setting(device="cpu", progress=lines.append)
