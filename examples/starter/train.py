@@ -5,9 +5,10 @@ r"""Train the starter model: a joint teacher that ranks and reads, then its spli
 
 DATA holds `squad1/train-v1.1.json`, `squad2/train-v2.0-partial.json` and `rank/NAME.jsonl`, compressed or
 not. The first command writes the model to OUT/starter, and F1 on `squad1/dev-v1.1.json` to OUT/starter.json.
-It goes on after a stop. `--start` trains a student further, `--teacher` names its teachers: all say where
-answers are, the first says how passages rank. `--limit` pairs of each dataset are enough to try it out. The
-second trains such a model from any other, on any datasets.
+It goes on after a stop. `--start` trains a student further. `--teacher` names its teachers: the first says
+how passages rank, and all that have a span head say where answers are. `--retriever` is the sentence encoder
+that finds hard negatives and teaches the vector; by default it is the base. `--limit` pairs of each dataset
+are enough to try it out. The second trains such a model from any other, on any datasets.
 """
 
 import json
@@ -42,6 +43,7 @@ def main() -> None:
     if sys.argv[1:2] == ["reader"]:
         reader_command.run(sys.argv[2:])
     own = {"base": Path, "data": Path, "out": Path, "start": Path, "teacher": [Path], "limit": int}
+    own["retriever"] = Path
     args = options(__doc__, **own, batch=int, read=int, rounds=int, lr=float, bits=4, **DEFAULTS)
     started = time.perf_counter()
     base = Model.open(args.base)
@@ -51,19 +53,24 @@ def main() -> None:
     fields = {path: value for name, path in SIZES.items() if (value := getattr(args, name))}
     projection = {"projection.phases": 1, "projection.bits": args.bits}
     teachers = [Model.open(path) for path in args.teacher or ()]
+    readers = [one for one in teachers if any(head.kind == "span" for head in one.spec.heads)]
+    start = Model.open(args.start) if args.start else base
     student = train_reader(
-        Model.open(args.start) if args.start else base,
+        start,
         data=list(datasets(args.data, args.limit)),
-        teacher={"rank": teachers[:1], "span": teachers} if teachers else None,
-        retriever=base,
+        teacher={"rank": teachers[:1], "span": readers} if teachers else None,
+        retriever=Model.open(args.retriever) if args.retriever else base,
         recipe=reader_recipe({"seed": args.seed, **projection, **fields}),
         out=args.out / "starter",
         progress=lambda line: print(json.dumps(line), flush=True),
         **told,
     )
-    arguments = {k: str(v) for k, v in vars(args).items() if v is not None}
-    history = [{"did": "read", "from": "all-MiniLM-L6-v2"}]
-    history += [{"did": "train", "by": "examples/starter/train.py", **arguments}]
+    plain = {k: v for k, v in vars(args).items() if isinstance(v, int | float)}
+    named = {k: v.name for k in ("base", "start", "retriever") if (v := getattr(args, k))}
+    arguments = {**plain, **named}
+    trained = {"did": "train", "by": "examples/starter/train.py", **arguments}
+    trained["teacher"] = [path.name for path in args.teacher or ()]
+    history = [*start.history, trained]
     Model(student.net, student.tokenizer, history).save(args.out / "starter", compact=True)
     judged = read_pairs(found(args.data, "squad1/dev-v1.1.json"))
     scores = evaluate(student, data=judged, task="squad", limit=args.limit, bits=args.bits)
