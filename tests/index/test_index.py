@@ -333,7 +333,7 @@ def test_an_empty_index_has_its_codec_and_a_snapshot(both, tmp_path, codec):
         reader = Index.open(tmp_path / "i")
         for each in (index, reader):
             empty = each.refresh()
-            assert (len(empty), empty.passages, empty.version) == (0, 0, 0)
+            assert (len(empty), empty.passages, each.info()["version"]) == (0, 0, 0)
             with pytest.raises(MissingRecord, match="'p1'"):
                 empty.locate(["p1"])
             close(Engine(each).rerank(QUERY, texts=[text], raw=True), plain, 0.1)

@@ -12,7 +12,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, cast
 
 from decoupled.errors import DecoupledError, InputError
 from decoupled.index import ingest
@@ -43,7 +44,6 @@ from decoupled.index.manifest import (
 from decoupled.index.origins import Origins
 from decoupled.index.record import Record, part_name
 from decoupled.index.store.base import KEEP, Share, Snapshot, Staged, Store
-from decoupled.index.store.empty import EmptyStore
 from decoupled.index.store.location import location_of, locked
 from decoupled.model import annex, folder
 from decoupled.model.codec import fit_codec, needs_fit
@@ -91,6 +91,7 @@ class Index:
         fitted = load_codec(self.location, manifest.codec, self.spec)
         self._begun = fitted is not None
         self.codec: Codec = fitted or initial_codec(manifest.codec, self.spec)
+        self._empty: Store | None = None
         self.store: Store = self._open_store()
 
     @classmethod
@@ -291,7 +292,7 @@ class Index:
             "reads": reading(self.spec.late),
             "exits": stopping(self.spec.exits),
             "fingerprint": self.manifest.fingerprint,
-            "version": snapshot.version,
+            "version": snapshot.version if self._has_store else 0,
         }
 
     def refresh(self) -> Snapshot:
@@ -359,7 +360,7 @@ class Index:
         return LanceStore
 
     def _open_store(self) -> Store:
-        """Open or create the store; `EmptyStore` stands for it until there are records."""
+        """Open or create the store; an empty one of this process stands for it until there are records."""
         token_bytes, width = self.codec.bytes_per_token, self.spec.vector_width
         store: Store | None = None
         exists = self._stores().exists(self.path)
@@ -373,4 +374,8 @@ class Index:
         elif self._begun and self._write:
             store = self._stores().create(self.path, token_bytes=token_bytes, width=width)
         self._has_store = store is not None
-        return store or EmptyStore(token_bytes=token_bytes, width=width)
+        if store is None and self._empty is None:
+            self._empty_folder = TemporaryDirectory(prefix="decoupled-")
+            where = self._empty_folder.name
+            self._empty = self._stores().create(where, token_bytes=token_bytes, width=width)
+        return store or cast(Store, self._empty)
