@@ -6,10 +6,12 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 
 pytest.importorskip("mcp")
@@ -20,6 +22,7 @@ from mcp.client.streamable_http import streamable_http_client
 import decoupled as dc
 from decoupled.serve.http.app import create_app
 from decoupled.serve.http.limits import Access
+from decoupled.serve.mcp.server import opened
 from decoupled.serve.mcp.source import McpSource, folder_index
 from served import listening
 
@@ -133,6 +136,15 @@ def test_stdout_has_nothing_but_the_protocol(folder):
     command = [sys.executable, "-m", "decoupled", "mcp", str(folder)]
     done = subprocess.run(command, input=b"", capture_output=True, timeout=60, check=False)
     assert done.returncode == 0 and done.stdout == b""
+
+
+def test_a_client_that_leaves_at_once_leaves_no_thread_behind(folder):
+    async def run() -> None:
+        async with opened([folder], "auto"):
+            pass
+
+    anyio.run(run)
+    assert not [one for one in threading.enumerate() if one.name == "mcp-source"]
 
 
 @pytest.fixture(scope="module")

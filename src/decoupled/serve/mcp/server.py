@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -157,8 +157,9 @@ async def opened(sources: Sequence[str | Path], runtime: str) -> AsyncIterator[R
     try:
         yield ready
     finally:
-        if opening.done() and opening.exception() is None:
-            await opening.result().close()
+        # A client may leave while the thread still loads; one that ran on at exit would abort the process.
+        with anyio.CancelScope(shield=True), suppress(Exception):
+            await (await opening).close()
 
 
 def serve_stdio(sources: Sequence[str | Path], *, runtime: str = "auto") -> None:

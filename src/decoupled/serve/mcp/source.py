@@ -116,6 +116,8 @@ class McpSource:
     def _run(self) -> None:
         try:
             index = self._open()
+            if self._stop.is_set():
+                return
             engine = Engine(index)
             assert engine.runtime is not None  # loaded here, so that the writer takes it over
             self._passages = len(index)
