@@ -124,6 +124,10 @@ def test_a_folder_that_datasets_saved(tmp_path):
     put(tmp_path, "d/dataset_dict.json", '{"splits": ["train"]}')
     problems = []
     assert list(read_passages(tmp_path / "d", on_error="skip", report=problems.append)) == PASSAGES
+    # Elsewhere a file of that name is one as any other.
+    put(tmp_path, "e/dataset_info.json", '[{"id": "x", "text": "A river."}]')
+    put(tmp_path, "e/notes.jsonl", '{"id": "y", "text": "A town."}')
+    assert {passage.id for passage in read_passages(tmp_path / "e")} == {"x", "y"}
 
 
 def test_pdf_and_docx(tmp_path):
