@@ -231,7 +231,7 @@ def test_signals_end_a_build_while_a_hostile_file_is_read(tmp_path, number):
     readers = parent.children()
     time.sleep(0.3)
     build.send_signal(number)
-    assert build.wait(5) != 0
+    assert build.wait(20) != 0
     psutil.wait_procs(readers, 5)
     if number == signal.SIGINT:
         assert not any(reader.is_running() for reader in readers)

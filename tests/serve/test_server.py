@@ -581,7 +581,7 @@ def test_logs_hold_ids_of_requests_and_no_text_or_key(client, caplog):
     (line,) = [
         r for r in caplog.records if getattr(r, "request_id", "") == "mine-1" and r.status == 200
     ]
-    assert (line.route, line.method) == ("/v1/search", "POST") and line.ms > 0
+    assert (line.route, line.method) == ("/v1/search", "POST") and 0.5 < line.ms < 5000
     everything = " ".join(
         str(vars(record)) for record in caplog.records if not record.name.startswith("httpx")
     )

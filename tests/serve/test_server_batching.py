@@ -157,6 +157,22 @@ def test_the_pace_is_learnt_from_what_was_computed():
     assert asyncio.run(main()) == SLOWEST, "however slow it was, others are let in"
 
 
+def test_threads_that_compute_at_once_have_a_pace_together():
+    async def main(threads):
+        def run(jobs, cancelled):
+            time.sleep(0.05)
+            return jobs
+
+        queue = batcher(run, threads=threads, budget=10)
+        for _ in range(20):
+            await asyncio.gather(*(queue.submit(n, weight=10, seconds=5) for n in range(threads)))
+        return queue._pace
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("decoupled.serve.http.batching.SLOWEST", 1.0)
+        assert asyncio.run(main(2)) < 0.8 * asyncio.run(main(1))
+
+
 def test_what_failed_does_not_make_the_pace_faster():
     async def main():
         def run(jobs, cancelled):
