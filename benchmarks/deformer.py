@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 
 from decoupled.lab.bench.shapes import SHAPES
 from decoupled.lab.script import options, write_report
+from decoupled.lab.study.published import published_flops, published_speedup
 from decoupled.lab.study.timing import query_run
-from decoupled.measure.counts import published_flops, published_speedup
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.head import HeadSpec

@@ -28,7 +28,7 @@ sys.path.insert(0, str(HERE.parent))
 from bench_report import bytes_under, percentiles  # noqa: E402
 from decoupled import Engine, Hit, Passage  # noqa: E402
 from decoupled.lab.script import options, write_report  # noqa: E402
-from decoupled.measure.metrics import paired_difference  # noqa: E402
+from decoupled.lab.study.paired import paired_difference  # noqa: E402
 from decoupled.search.answers import normalise_answer  # noqa: E402
 
 DEPTHS = (1, 3, 10)

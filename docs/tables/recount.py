@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from decoupled.lab.bench.shapes import SHAPES
-from decoupled.measure.counts import published_flops, published_speedup
+from decoupled.lab.study.published import published_flops, published_speedup
 from decoupled.methods.count import TOKENS, pair_macs, parameters
 from decoupled.model.jsonable import from_json
 from decoupled.model.spec import ModelSpec, TextSpec

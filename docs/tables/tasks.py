@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from decoupled.lab.cost import cost
-from decoupled.measure.metrics import paired_difference
+from decoupled.lab.study.paired import paired_difference
 from decoupled.model.codec import bytes_per_token
 from results import RESULTS, Table, read
 

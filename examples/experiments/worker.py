@@ -18,8 +18,8 @@ from threshold import best_threshold
 from decoupled import Model
 from decoupled.lab.bench.report import commit
 from decoupled.lab.study.layers import layer_curves
+from decoupled.lab.study.paired import paired_difference
 from decoupled.lab.tune import FIELDS, tune
-from decoupled.measure.metrics import paired_difference
 from decoupled.methods.count import pair_macs, parameters, weight_bytes
 from decoupled.methods.method import apply
 from decoupled.methods.names import parse

@@ -38,7 +38,8 @@ import torch
 from bm25 import Bm25
 
 from decoupled.lab.script import options, write_report
-from decoupled.measure.metrics import ndcg, paired_difference
+from decoupled.lab.study.paired import paired_difference
+from decoupled.measure.metrics import ndcg
 from decoupled.measure.pairs import Pair
 from decoupled.methods.scores.fields import Field
 from decoupled.model.folder import starter_model, write_scoring

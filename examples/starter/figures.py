@@ -27,11 +27,11 @@ import sets
 
 from decoupled import Engine, Index, Passage
 from decoupled.lab.script import options, write_report
-from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import best_over, mrr, ndcg, normalised_gain, recall, reciprocal_rank
 from decoupled.measure.pairs import Pair
 from decoupled.measure.retrieval import retrieve
 from decoupled.methods.exits.fit import ONE_ROW
+from decoupled.methods.scores.calibration import calibration_error, reliability
 from decoupled.methods.scores.fields import Field, field_of
 from decoupled.methods.scores.scoring import corpora_of, fit_reading, learn, read_all, spread
 from decoupled.model.folder import starter_model, write_scoring

@@ -26,10 +26,10 @@ from figures import indexed, told
 
 from decoupled import Engine, Passage, read_passages
 from decoupled.lab.script import options, write_report
-from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import best_over
 from decoupled.measure.pairs import Pair, Span
 from decoupled.methods.scores.answers import choose_answers, read_questions
+from decoupled.methods.scores.calibration import calibration_error, reliability
 from decoupled.methods.scores.fields import field_of, with_absent
 from decoupled.methods.scores.scoring import spread
 from decoupled.model.folder import starter_model, write_scoring

@@ -11,13 +11,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from decoupled.errors import InputError
-from decoupled.measure.counts import (
-    parameters,
+from decoupled.lab.study.published import (
     published_flops,
     published_speedup,
     token_layers_saved,
-    work,
 )
+from decoupled.measure.counts import parameters, work
 from decoupled.methods.bands.part import Banded
 from decoupled.methods.count import pair_macs
 from decoupled.methods.factorise.part import Factorised

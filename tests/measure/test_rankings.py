@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from decoupled.errors import InputError
+from decoupled.lab.study.paired import paired_difference
 from decoupled.measure.metrics import (
     kendall,
     mrr,
     ndcg,
     normalised_gain,
-    paired_difference,
     recall,
     reciprocal_rank,
 )

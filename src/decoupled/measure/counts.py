@@ -1,21 +1,19 @@
 """Parameters and arithmetic of a split model, from its spec: what it holds, what each text and pair costs.
 
 One MAC is a multiplication with its addition; FLOPs are twice the MACs. Matrix products count; norms,
-softmax, activations and biases do not. `work` counts what our components compute (only the rows that a head
-reads); `published_flops` counts as DeFormer does: every row of every layer and nothing else.
+softmax, activations and biases do not. `work` counts what our components compute: only the rows that a head
+reads. `lab.study.published` counts as DeFormer does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from decoupled.errors import InputError
 from decoupled.model.parts.head import HeadKind, HeadSpec
-from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.spec import ModelSpec, Side
-from decoupled.model.split import with_split
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,40 +99,6 @@ def _cross(spec: ModelSpec, query: int, passage: int, heads: Sequence[HeadSpec])
 
 def _relative(spec: ModelSpec) -> int:
     return spec.encoder.relative.rows if spec.encoder.relative else 0
-
-
-# As published -------------------------------------------------------------------------------------
-
-
-def published_flops(spec: ModelSpec, *, query: int, passage: int, stored: bool = True) -> int:
-    """FLOPs of one pair as DeFormer counts them; with `stored` passages their lower layers are free."""
-    width = spec.encoder.width
-
-    def layers(some: Sequence[LayerSpec], tokens: int) -> int:
-        return sum(layer.macs(width, rows=tokens, tokens=tokens) for layer in some)
-
-    lower, upper = spec.layers[: spec.split], spec.layers[spec.split :]
-    # Below the split each text attends to itself alone, so the two never meet in a product.
-    alone = layers(lower, query) + (0 if stored else layers(lower, passage))
-    return 2 * (alone + layers(upper, query + passage))
-
-
-def published_speedup(spec: ModelSpec, at: int, *, query: int, passage: int) -> float:
-    """Joint FLOPs over those of the split at layer `at` with stored passages, as DeFormer counts them."""
-    joint = published_flops(_split(spec, 0), query=query, passage=passage)
-    return joint / published_flops(_split(spec, at), query=query, passage=passage)
-
-
-def token_layers_saved(layers: int, at: int, *, query: int, passage: int) -> float:
-    """Share of token-layers that stored passages spare: a first-order proxy of DeFormer's memory figures."""
-    both = query + passage
-    # Below the split only the query's tokens are left to compute, above it both texts'.
-    return 1 - (at * query + (layers - at) * both) / (layers * both)
-
-
-def _split(spec: ModelSpec, at: int) -> ModelSpec:
-    """The bare encoder at another split: no projection, no tables at the split."""
-    return with_split(replace(spec, projection=None, cross_embed="none"), at)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,11 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import count
 from pathlib import PurePath
-from types import ModuleType
-from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Protocol, TypeVar, cast
 
 from decoupled.errors import DecoupledError
 from decoupled.index.documents.files import File, UnreadableError
@@ -188,37 +187,6 @@ class Inflated(io.RawIOBase):
         return len(data)
 
 
-class _ZstdFrames:
-    """Decompresses zstd frames one after the other; raises `EOFError` if the last is not complete."""
-
-    def __init__(self, source: io.BufferedReader, zstandard: ModuleType) -> None:
-        self._source = source
-        # Windows up to 128 MB, as the `zstd` program accepts: a hostile file may ask for gigabytes.
-        self._start = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj
-        self._frame: Any = None
-        self._left = memoryview(b"")
-
-    def read1(self, size: int, /) -> bytes:
-        while not self._left:
-            # Little at a time: four bytes may stand for 128 kB, and all of that comes at once.
-            chunk = self._source.read1(1 << 9)
-            if not chunk:
-                if self._frame is not None:
-                    raise EOFError
-                return b""
-            self._left = memoryview(b"".join(self._inflate(chunk)))
-        data, self._left = self._left[:size].tobytes(), self._left[size:]
-        return data
-
-    def _inflate(self, chunk: bytes) -> Iterator[bytes]:
-        while chunk:
-            frame = self._frame = self._frame or self._start()
-            yield frame.decompress(chunk)
-            chunk = frame.unused_data if frame.eof else b""
-            if frame.eof:
-                self._frame = None
-
-
 def _decompressed(stream: io.BufferedReader, counted: _Counted) -> io.BufferedReader:
     head = stream.peek(16)
     kind = next((name for name, magic in _MAGIC if magic.match(head)), None)
@@ -240,18 +208,15 @@ def _decompressed(stream: io.BufferedReader, counted: _Counted) -> io.BufferedRe
 
 
 def _zstd(stream: io.BufferedReader) -> tuple[_Source, type[Exception]]:
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-
-        return zstd.ZstdFile(stream), zstd.ZstdError
-    try:
-        zstandard = import_module("zstandard")
-    except ImportError:
-        raise UnreadableError(
-            "is compressed with zstd, which needs a package that is not installed; "
-            "run: pip install zstandard, or unpack the file with: unzstd"
-        ) from None
-    return _ZstdFrames(stream, zstandard), zstandard.ZstdError
+    # Python has it from 3.14 on.
+    for name in ("compression.zstd", "backports.zstd"):
+        with suppress(ImportError):
+            zstd = import_module(name)
+            return zstd.ZstdFile(stream), zstd.ZstdError
+    raise UnreadableError(
+        "is compressed with zstd, which needs a package that is not installed; "
+        "run: pip install backports.zstd, or unpack the file with: unzstd"
+    )
 
 
 def without_mark(stream: io.BufferedReader) -> io.BufferedReader:

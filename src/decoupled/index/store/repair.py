@@ -27,6 +27,7 @@ from decoupled.index.store.catalogue import TableVersion
 from decoupled.index.store.head import TableHead, damage, manifest_file, trouble
 from decoupled.index.store.lance import LanceStore
 from decoupled.index.store.location import Location, Lock
+from decoupled.index.stored import joined
 from decoupled.model.tokens import Passage
 
 Encode = Callable[[list[Passage]], list[Record]]
@@ -249,15 +250,6 @@ def _matches(row: Any, excerpt: Excerpt | None) -> bool:
     return (key, tags) == (row["key"][0].as_py(), row["tags"][0].as_py())
 
 
-def _whole(windows: Sequence[Excerpt]) -> Passage:
-    """The passage that windows were cut from: together they hold every character of it."""
-    text = ""
-    for window in windows:
-        text = text[: window.start] + window.text
-    first = windows[0]
-    return Passage(id=first.id, text=text, title=first.title, meta=first.meta)
-
-
 def _replace(
     store: LanceStore,
     location: Location,
@@ -268,7 +260,9 @@ def _replace(
     """One commit that takes rows away and adds the passages, encoded anew."""
     fragments: list[Any] = []
     for start in range(0, len(passages), _PART):
-        records = encode([_whole(windows) for windows in passages[start : start + _PART]])
+        records = encode(
+            [p for windows in passages[start : start + _PART] for p in joined(windows)]
+        )
         staged = store.stage(records, part=f"repair-{uuid.uuid4().hex}")
         fragments += [
             FragmentMetadata.from_json(json.dumps(f)) for f in staged.content["fragments"]

@@ -17,8 +17,9 @@ import numpy as np
 from decoupled.errors import InputError
 from decoupled.lab.bench.report import commit
 from decoupled.lab.study.layers import judging
+from decoupled.lab.study.published import published_speedup, token_layers_saved
 from decoupled.lab.study.timing import timed
-from decoupled.measure.counts import published_speedup, token_layers_saved, work
+from decoupled.measure.counts import work
 from decoupled.measure.metrics import answer_f1, kendall
 from decoupled.measure.pairs import Pair
 from decoupled.measure.table import ResultTable

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import best_over
 from decoupled.measure.pairs import Pair
+from decoupled.methods.scores.calibration import calibration_error, reliability
 from decoupled.methods.scores.logistic import fit_logistic
 from decoupled.model.scoring import AnswerPlatt, Floats, Scoring
 from decoupled.model.spec import ModelSpec

@@ -15,11 +15,11 @@ import numpy.typing as npt
 from decoupled.errors import InputError
 from decoupled.index.index import Index
 from decoupled.index.store.base import Rows
-from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import Grades, normalised_gain
 from decoupled.measure.pairs import Pair, Query
 from decoupled.methods.reading import Early, Read, early, enough, read_question
 from decoupled.methods.scores.answers import ReadQuestion, choose_answers, read_questions
+from decoupled.methods.scores.calibration import calibration_error, reliability
 from decoupled.methods.scores.fields import Field, read_field, with_absent
 from decoupled.methods.scores.logistic import fit_logistic
 from decoupled.model.folder import write_scoring

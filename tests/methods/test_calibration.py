@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from decoupled.errors import InputError
-from decoupled.measure.calibration import calibration_error, reliability
+from decoupled.methods.scores.calibration import calibration_error, reliability
 from decoupled.methods.scores.logistic import fit_logistic
 from decoupled.model.scoring import sigmoid
 
