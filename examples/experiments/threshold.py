@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from decoupled.train.data.examples import Examples
-from decoupled.train.evaluate import PredictedSpans, answer_scores
+from decoupled.train.evaluate import PredictedSpans, judged_answers
 
 
 def best_threshold(found: PredictedSpans, examples: Examples) -> float:
     """The null threshold with the best F1 on these examples; draw them from the tune split."""
-    _, answered = answer_scores(found, examples, np.inf)
-    _, empty = answer_scores(found, examples, -np.inf)
+    answered = judged_answers(found, examples, np.inf).each
+    empty = judged_answers(found, examples, -np.inf).each
     questions = np.unique(examples.question)
     gap = (found.null - found.best)[questions]
     order = np.argsort(gap, kind="stable")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from added_parts import with_late, with_vector
 from held_out import learn_scores
 from lesson import Lesson
 from mixture import Dataset
@@ -19,7 +20,7 @@ from decoupled.model.parts.head import HeadDense, HeadKind, HeadSpec
 from decoupled.train.loop import checkpoint
 from decoupled.train.place import Progress
 from decoupled.train.recipe import Recipe, override
-from decoupled.train.reshape import teacher_of, with_late, with_projection, with_vector
+from decoupled.train.reshape import teacher_of, with_projection
 from decoupled.train.run import Setting, keep
 
 HEADS = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from decoupled.train.loop.loop import suited_to_machine
-from decoupled.train.recipe import Compression, Optimiser, Recipe, Settings, Watch, check
+from decoupled.train.recipe import Compression, Optimiser, Recipe, Settings, check
 
 AS_A_WHOLE = Compression()
 """How a projection is trained where nobody says otherwise."""
@@ -95,8 +95,6 @@ READER = Recipe(
     objective="reader",
     optimiser=Optimiser(lr=3e-4, epochs=3.0, batch=64, warmup=0.05, accumulate=2, ema=0.998),
     settings=ReaderSettings(),
-    # Its lists of passages are of many lengths, and gain more by running without padding.
-    watch=Watch(graphs=False),
 )
 """A model that ranks and reads, on a mixture of datasets; with a teacher, see `as_student`."""
 

@@ -16,6 +16,7 @@ from decoupled.cli import GROUPS, PANELS, RARE
 from decoupled.errors import OptionError
 from decoupled.measure.certify import certify
 from decoupled.serve.mcp.server import serve_stdio
+from decoupled.train.push import push
 from tiny import WORDS
 
 METHODS = {
@@ -27,6 +28,7 @@ METHODS = {
     "delete": dc.Index.delete,
     "index": dc.build_index,
     "mcp": serve_stdio,
+    "push": push,
     "rerank": dc.Engine.rerank,
     "search": dc.Engine.search,
     "serve": dc.serve_index,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import held_out
 import pytest
 import torch
+from added_parts import with_late, with_vector
 from lesson import Lesson
 from mixture import Dataset
 from reader import HEADS, train_reader
@@ -27,7 +28,7 @@ from decoupled.train.losses import UNLABELLED
 from decoupled.train.objectives.adapt import read_groups
 from decoupled.train.objectives.base import read_recipe
 from decoupled.train.recipe import Optimiser, Recipe, override, recipe_from
-from decoupled.train.reshape import with_late, with_projection, with_vector
+from decoupled.train.reshape import with_projection
 from decoupled.train.run import Setting
 from toy import reader_sets
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from added_parts import with_vector
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -28,7 +29,7 @@ from decoupled.model.parts.head import HeadDense, HeadSpec
 from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.spec import ModelSpec, ProjectionSpec, TextSpec, VectorSpec
 from decoupled.model.split import with_split
-from decoupled.train.reshape import with_projection, with_vector
+from decoupled.train.reshape import with_projection
 from tiny import VOCAB
 
 RANK = HeadSpec(kind="rank", dense=HeadDense(activation="tanh"))

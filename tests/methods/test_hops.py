@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from added_parts import with_vector
 
 from decoupled.errors import InputError
 from decoupled.index.index import Index
@@ -15,7 +16,6 @@ from decoupled.methods.names import parse
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
-from decoupled.train.reshape import with_vector
 
 GIVEN = [
     Passage(id="bridge", text="the old castle was built by the count", title="castle"),

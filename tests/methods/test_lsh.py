@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from added_parts import with_vector
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -30,7 +31,6 @@ from decoupled.model.spec import ModelSpec
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.train.recipe import Distillation, Optimiser, Recipe, Weights
-from decoupled.train.reshape import with_vector
 from toy import span_pairs
 
 WIDTH, HEADS = 12, 3

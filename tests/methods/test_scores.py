@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from added_parts import with_late, with_vector
 
 from decoupled.errors import InputError
 from decoupled.measure.info import info
@@ -25,7 +26,6 @@ from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.search.engine import Engine
 from decoupled.search.results import Answer, Answers
-from decoupled.train.reshape import with_late, with_vector
 from toy import span_pairs
 
 A = Field(name="a", passages=(), queries=(), qrels={})

@@ -6,11 +6,12 @@ import json
 
 import numpy as np
 import pytest
+from added_parts import with_late, with_vector
 from safetensors.numpy import load_file, save_file
 
 from decoupled.errors import WeightsError
 from decoupled.model.model import Model, folder
-from decoupled.train.reshape import with_late, with_projection, with_vector
+from decoupled.train.reshape import with_projection
 
 
 @pytest.fixture

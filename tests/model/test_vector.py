@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from added_parts import with_vector
 
 from decoupled.errors import SpecError
 from decoupled.methods.method import apply
@@ -23,7 +24,7 @@ from decoupled.runtime.openvino.calibrate import calibrate
 from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.engine import Engine
-from decoupled.train.reshape import with_projection, with_vector
+from decoupled.train.reshape import with_projection
 from tiny import FAMILIES, TORCH_ONLY
 
 LENGTHS = (9, 1, 21, 14)

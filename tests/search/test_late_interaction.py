@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from added_parts import with_late
 
 from commands import Commands
 from decoupled.errors import InputError, SpecError
@@ -31,7 +32,7 @@ from decoupled.search.late_interaction import (
     product,
 )
 from decoupled.search.request import Request
-from decoupled.train.reshape import with_late, with_projection
+from decoupled.train.reshape import with_projection
 
 WORDS = ("river", "town", "castle", "king", "bridge", "moon", "star", "ship", "tower", "wall")
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from added_parts import with_vector
 
 from decoupled.errors import InputError, SpecError
 from decoupled.index.index import Index
@@ -18,7 +19,6 @@ from decoupled.model.spec import ModelSpec
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
 from decoupled.search.first_stage import standardised
-from decoupled.train.reshape import with_vector
 from toy import PLACES
 
 SCORING = Scoring(

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from added_parts import with_late, with_vector
 
 import decoupled as dc
 from decoupled.errors import DecoupledError, InputError, OptionError, SpecError
@@ -40,7 +41,7 @@ from decoupled.train.imitate import (
 )
 from decoupled.train.objectives.adapt import ADAPT, Adapt, read_groups
 from decoupled.train.recipe import override
-from decoupled.train.reshape import teacher_of, with_late, with_vector
+from decoupled.train.reshape import teacher_of
 from decoupled.train.teachers import Scale, Teachers, agreement, default_teachers, scores_of
 from toy import MORE, PLACES
 from toy import word_passages as passages

@@ -29,7 +29,8 @@ PANELS: dict[str, tuple[Function, ...]] = {
     ),
 }
 """The commands of the help, in its order."""
-RARE: tuple[Function, ...] = (index.delete, index.compact, search.classify, models.certify)
+RARE: tuple[Function, ...] = (index.delete, index.compact, search.classify)
+RARE += (models.certify, models.push)
 """Commands that the last line of the help names."""
 GROUPS: dict[str, tuple[str, tuple[Function, ...]]] = {
     "lab": (
@@ -86,7 +87,8 @@ Version = Annotated[
 
 @app.callback(
     epilog="Rarely needed: `delete` removes passages, `compact` frees their disk space, `classify` labels "
-    "pairs of texts, `certify` compares a split model with its joint one. Every command has --help."
+    "pairs of texts, `certify` compares a split model with its joint one, `push` puts it on a hub. "
+    "Every command has --help."
 )
 def _options(_: Version = False) -> None:
     """Split a Transformer pair encoder: encode passages once, run only the upper layers per query."""

@@ -16,20 +16,15 @@ from decoupled.errors import InputError, need
 def mcp(
     sources: Annotated[
         list[Path],
-        Argument(
-            metavar="SOURCE…",
-            help="An index; or files and folders, which are kept indexed in the cache.",
-        ),
+        Argument(metavar="SOURCE…", help="An index; or files and folders to keep an index of."),
     ],
     http: Annotated[bool, Option("--http", help="Streamable HTTP instead of stdio.")] = False,
-    host: Annotated[str, Option(help="Address to listen on, with --http.")] = "127.0.0.1",
-    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on, with --http.")] = 8000,
+    host: opt.Host = "127.0.0.1",
+    port: opt.Port = 8000,
     api_key_file: Annotated[
         Path | None, Option(help="Keys, one a line, one of which each client must send.")
     ] = None,
-    allow_host: Annotated[
-        list[str] | None, opt.rare(help="Host name of a proxy that needs no key; repeatable.")
-    ] = None,
+    allow_host: opt.Proxies = None,
     runtime: opt.Runtime = "auto",
 ) -> None:
     """Offer search, ask, read and list to agents (Model Context Protocol), over stdio or HTTP."""

@@ -57,12 +57,10 @@ def index(
     ] = None,
     model: opt.Starter = None,
     codec: Annotated[
-        str | None,
-        Option(help="How states are stored: fp16, int8, int4, project:96+int8…"),
+        str | None, Option(help="How states are stored: fp16, int8, int4, project:96+int8…")
     ] = None,
     keep_tokens: Annotated[
-        float | None,
-        opt.rare(help="Share of the tokens to store, such as 0.5, to rank only."),
+        float | None, opt.rare(help="Share of the tokens to store, such as 0.5, to rank only.")
     ] = None,
     chunk: Chunk = "auto",
     title_path: TitlePath = True,

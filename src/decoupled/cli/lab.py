@@ -86,7 +86,7 @@ def layers(
     model: Checkpoint,
     data: JudgedData,
     task: JudgedTask = "pairs",
-    output: Annotated[Path | None, Option("--output", "-o", help="JSON file to write.")] = None,
+    output: opt.Result = None,
     compare: Annotated[list[str] | None, Option(help="NAME=MODEL to compare; repeatable.")] = None,
     passages: Annotated[int, Option(min=1, help="Passages to read.")] = 100,
     queries: Annotated[int, Option(min=2, help="Queries beside each passage.")] = 5,
@@ -114,9 +114,7 @@ def layers(
 
 def bench(
     preset: Annotated[str, Option(help="quick (under a minute), cpu or gpu.")] = "quick",
-    output: Annotated[
-        Path | None, Option("--output", "-o", help="JSON file to go on with.")
-    ] = None,
+    output: opt.Result = None,
     shape: Annotated[list[str] | None, Option(help="Shapes instead of the preset's.")] = None,
     top: Annotated[list[int] | None, Option(min=1, help="How many passages to rank.")] = None,
     only: Annotated[list[str] | None, Option(help="Only contenders whose name holds this.")] = None,
@@ -162,7 +160,7 @@ def cost(
     device_hour: Annotated[float, Option(help="Dollars for an hour of the device.")] = 2.48,
     reads: Annotated[float, opt.rare(help="Dollars for 10,000 reads of the store.")] = 0.004,
     gb_month: Annotated[float, opt.rare(help="Dollars for a GB kept a month.")] = 0.02,
-    output: Annotated[Path | None, Option("--output", "-o", help="JSON file to write.")] = None,
+    output: opt.Result = None,
     as_json: opt.Json = False,
 ) -> None:
     """Storage and money in a month, joint and split. Without options: the example of DeFormer's paper.

@@ -175,6 +175,19 @@ def export(
     printing.result(facts, as_json, lambda _: printing.note(*exported_lines(facts, model)))
 
 
+def push(
+    model: Annotated[Path, Argument(help="A model folder.")],
+    name: Annotated[str, Argument(help="Its name on the hub: you/model, or you/model@branch.")],
+    licence: Annotated[str | None, Option("--license", help="Else that of its checkpoint.")] = None,
+    private: Annotated[bool, Option("--private", help="A new repository is private.")] = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Push a model folder to a Hugging Face hub, with a card that says what it is."""
+    from decoupled.train.push import push as upload
+
+    printing.result(upload(model, name, licence=licence, private=private), as_json, printing.facts)
+
+
 def doctor(as_json: opt.Json = False) -> None:
     """Say what this machine can run, and what to install for the rest."""
     from decoupled.runtime.doctor import doctor as examine

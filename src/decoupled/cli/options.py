@@ -65,6 +65,10 @@ Spec = Annotated[
     Path | None,
     Option(help='JSON of a new model: {"layers": 4, "width": 256, "heads": 4}, or a spec.json.'),
 ]
+Result = Annotated[Path | None, Option("--output", "-o", help="JSON file to write.")]
+Host = Annotated[str, Option(help="Address to listen on.")]
+Port = Annotated[int, Option(min=0, max=65535, help="Port to listen on.")]
+Proxies = Annotated[list[str] | None, rare("--allow-host", help="A keyless proxy; repeatable.")]
 ReadShare = Annotated[
     str | None,
     Option(

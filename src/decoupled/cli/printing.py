@@ -53,11 +53,7 @@ def lines(*texts: str) -> None:
 def document(value: Any) -> None:
     """One JSON document on stdout. Lone surrogates are escaped, so any text can be printed."""
     text = json.dumps(value, ensure_ascii=False)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        text = json.dumps(value)
-    sys.stdout.buffer.write(text.encode("utf-8") + b"\n")
+    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
     sys.stdout.flush()
 
 
@@ -200,10 +196,8 @@ class Bar:
     def reach(self, done: int, total: int | None) -> None:
         """Show that `done` of `total` steps are finished."""
         self._progress.update(self._task, completed=done, total=total)
-        if not self._progress.console.is_terminal and time.monotonic() - self._noted > EVERY:
-            self._noted = time.monotonic()
-            title = self._progress.tasks[self._task].description
-            note(f"{title}: {done:,}" + (f" of {total:,}" if total else ""))
+        title = self._progress.tasks[self._task].description
+        self._note(f"{title}: {done:,}" + (f" of {total:,}" if total else ""))
 
     def expect(self, total: int | None) -> None:
         """Set the number of bytes that will be read; None where nobody knows."""
@@ -218,9 +212,12 @@ class Bar:
         encoded = round(self._read * done.share)
         left = self._left(encoded, self._progress.tasks[self._task].total)
         self._progress.update(self._task, completed=encoded, status=f"{done}{left}")
+        self._note(f"indexing: {done}{left}")
+
+    def _note(self, line: str) -> None:
         if not self._progress.console.is_terminal and time.monotonic() - self._noted > EVERY:
             self._noted = time.monotonic()
-            note(f"indexing: {done}{left}")
+            note(line)
 
 
 def progress_bar(title: str, *, hidden: bool = False) -> AbstractContextManager[Bar]:

@@ -160,16 +160,14 @@ def serve(
         Path | None,
         Argument(metavar="INDEX", help="An index, or a model that reranks; nothing: the samples."),
     ] = None,
-    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on.")] = 8000,
+    host: opt.Host = "127.0.0.1",
+    port: opt.Port = 8000,
     api_key_file: Annotated[
         Path | None, Option(help="Keys, one a line; needed to change the index.")
     ] = None,
     protect_reads: Annotated[bool, Option("--protect-reads", help="Queries need a key.")] = False,
     open_files: Annotated[bool, opt.rare("--open-files", help="All may open files.")] = False,
-    allow_host: Annotated[
-        list[str] | None, opt.rare(help="Host name of a proxy that needs no key; repeatable.")
-    ] = None,
+    allow_host: opt.Proxies = None,
     cors: Annotated[
         list[str] | None, Option(help="Web site whose pages may call this; repeatable.")
     ] = None,

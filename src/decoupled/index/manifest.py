@@ -22,8 +22,9 @@ from decoupled.errors import (
 from decoupled.index.store.location import LOCK, Location, location_of, locked
 from decoupled.model import files, folder, sums
 from decoupled.model.codec import build_codec, needs_fit, parse_codec
+from decoupled.model.hf import hub
 from decoupled.model.spec import ModelSpec
-from decoupled.runtime.open import load_model
+from decoupled.runtime.open import check_source, load_model
 
 if TYPE_CHECKING:
     from decoupled.model.codec import Codec
@@ -207,9 +208,8 @@ def tokenizer_of(source: Source) -> Tokenizer:
 def source_of(model: Model | str | Path) -> Source:
     """A model folder stays a path, so that no torch is needed; anything else is loaded."""
     if isinstance(model, str | Path):
-        if folder.is_model(model):
-            return Path(model)
-        return load_model(model)
+        check_source(model)
+        return hub.stored(model) or load_model(model)
     return model
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decoupled.errors import SpecError
 from decoupled.model import folder
-from decoupled.model.hf import checkpoint, convert
+from decoupled.model.hf import checkpoint, convert, hub
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.head import HeadSpec
 from decoupled.model.prompts import prompt_spec
@@ -103,8 +103,8 @@ class Model:
 
         A decoder reads a `template`, a name or a JSON file; by default that which its name stands for.
         """
-        if folder.is_model(source):
-            return cls.load(source)
+        if (path := hub.stored(source)) is not None:
+            return cls.load(path)
         read = convert.load(source, template)
         encoder = read.encoder
         with checkpoint.readable(read.folder):

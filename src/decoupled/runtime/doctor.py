@@ -16,7 +16,6 @@ NEEDS = {
     "rerank, classify MODEL-FOLDER": (),
     "man pages, ODT, pptx, LaTeX…": (("pypandoc_binary", "documents"),),
     "split, evaluate": (("torch", "torch"),),
-    "split HUB-NAME": (("torch", "torch"), ("huggingface_hub", "torch")),
     "sweep, layers": (("torch", "torch"),),
     "distill, adapt, pretrain, shrink": (("torch", "torch"), ("accelerate", "train")),
     "tune": (("torch", "torch"), ("accelerate", "train"), ("optuna", "train")),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 from decoupled.errors import InputError, MissingDependency
 from decoupled.model import folder
 from decoupled.model.codec import Codec
+from decoupled.model.hf import hub
 from decoupled.model.split import unsplit
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Runtime
@@ -91,9 +92,9 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
     from decoupled.runtime.openvino.layers import unsupported_reason
     from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 
-    stored = isinstance(source, str | Path) and folder.is_model(source)
-    held = source if stored else load_model(source)
-    spec = folder.read_spec(held) if isinstance(held, str | Path) else held.spec
+    path = hub.stored(source) if isinstance(source, str | Path) else None
+    held = load_model(source) if path is None else path
+    spec = folder.read_spec(held) if isinstance(held, Path) else held.spec
     if why := unsupported_reason(spec):
         if name != "auto":
             raise InputError(
@@ -104,17 +105,17 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
     # Codes are multiplied as floats where bytes would overflow.
     rounds = {"openvino-int8": True, "openvino-fp32": False}.get(name)
     rounds = False if rounds is None and not cpu.multiplies_bytes() else rounds
-    if not isinstance(held, str | Path):
+    if not isinstance(held, Path):
         return OpenVinoRuntime(spec, held.tensors(), held.tokenizer, codec, rounds=rounds)
     # `auto` takes int8 only where the processor gains by it and the model was calibrated.
     in_bytes = name == "openvino-int8" or (name != "openvino-fp32" and cpu.multiplies_bytes())
-    ranges = read_ranges(Path(held)) if in_bytes else {}
+    ranges = read_ranges(held) if in_bytes else {}
     tokenizer, tensors = folder.read_tokenizer(held, spec), folder.StoredTensors(held)
     # Shapes are checked before compiling, whose own errors do not name the tensor.
     expected = {name: tensor.shape for name, tensor in spec.tensors().items()}
     folder.check_shapes(expected, tensors.shapes)
     rounds = None if ranges else rounds
-    same = identity_of(Path(held))
+    same = identity_of(held)
     return OpenVinoRuntime(
         spec, tensors, tokenizer, codec, ranges=ranges, rounds=rounds, identity=same
     )
@@ -133,8 +134,10 @@ def check_source(source: Model | str | Path) -> None:
             f"{source} holds no model: it has no {folder.SPEC} of a model, no config.json of a checkpoint, "
             "and no manifest.json of an index; check the path"
         )
-    # A hub name is one or two words, such as organisation/model.
-    is_name = isinstance(source, str) and re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", source)
+    # A hub name is one or two words, such as organisation/model@revision.
+    is_name = isinstance(source, str) and re.fullmatch(
+        r"[\w-][\w.-]*(/[\w.-]+)?(@[\w./-]+)?", source
+    )
     if not path.exists() and (not is_name or path.suffix == ".idx"):
         raise InputError(
             f"{source} does not exist; give an index, a model folder, a checkpoint folder or a hub name"

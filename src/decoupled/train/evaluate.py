@@ -288,29 +288,21 @@ def answers(
 def judged_answers(
     predicted: PredictedSpans, examples: Examples, threshold: float | None
 ) -> ScoredPairs:
-    """Exact match and F1 as the official SQuAD scripts compute them, over the questions of the examples."""
-    exact, f1 = answer_scores(predicted, examples, threshold)
-    result = {"f1": 100 * float(f1.mean()), "exact": 100 * float(exact.mean())}
-    return ScoredPairs(
-        metrics=result if threshold is None else {**result, "threshold": threshold}, each=f1
-    )
+    """Exact match and F1 as the official SQuAD scripts compute them, over the questions of the examples.
 
-
-def answer_scores(
-    predicted: PredictedSpans, examples: Examples, threshold: float | None
-) -> tuple[Floats, Floats]:
-    """Exact match and F1 of each question; none is given where no answer scores `threshold` higher."""
+    With a `threshold` a question has no answer where the score of that is higher by more.
+    """
     assert examples.truth is not None
     rows = []
     for question in np.unique(examples.question):
-        empty = (
-            threshold is not None
-            and predicted.null[question] - predicted.best[question] > threshold
-        )
+        apart = predicted.null[question] - predicted.best[question]
+        empty = threshold is not None and apart > threshold
         text = "" if empty else predicted.texts[question]
         rows.append(best_over(examples.truth.golds[question], text))
-    table = np.asarray(rows, np.float64).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
+    exact, f1 = np.asarray(rows, np.float64).reshape(-1, 2).T
+    result = {"f1": 100 * float(f1.mean()), "exact": 100 * float(exact.mean())}
+    metrics = result if threshold is None else {**result, "threshold": threshold}
+    return ScoredPairs(metrics=metrics, each=f1)
 
 
 # Classes and ranking ------------------------------------------------------------------------------

@@ -137,8 +137,6 @@ class Watch:
     """Steps between checkpoints, rounded up to whole updates; 0 saves none."""
     cache_targets: bool = True
     """Compute the teacher's logits once, when nothing else of it is needed."""
-    graphs: bool = field(default=False, metadata=LATER)
-    """A setting of earlier recipes that changes nothing any more."""
 
     def __post_init__(self) -> None:
         check(self, "from 1", "log_every")

@@ -12,56 +12,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from decoupled.errors import DecoupledError, InputError, MissingDependency, WeightsError
+from decoupled.errors import DecoupledError, InputError, WeightsError
+from decoupled.model.hf.hub import BIN, SAFETENSORS, local
 from decoupled.model.jsonable import JsonObject
-
-SAFETENSORS = "model.safetensors"
-BIN = "pytorch_model.bin"
-
-_ALWAYS = [
-    "config.json",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "vocab.*",
-    "merges.txt",
-    "*.model",
-    "modules.json",
-    "[1-9]_*/config.json",
-    "[1-9]_*/model.safetensors",
-]
 
 
 def resolve(source: str | Path) -> Path:
     """The folder of a checkpoint: `source` itself, or a download of the hub model of that name."""
-    folder = Path(source)
+    folder = local(source)
     if folder.is_dir():
         return folder
-    if folder.exists():
-        raise InputError(
-            f"{folder} is a file; expected a folder that holds config.json and weights"
-        )
-    return _download(str(source))
-
-
-def _download(name: str) -> Path:
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise MissingDependency("huggingface_hub", "torch") from error
-    try:
-        # Pickles are the second choice and asked for alone: many repositories hold both, and either
-        # may be gigabytes.
-        for weights in (SAFETENSORS, BIN):
-            patterns = [*_ALWAYS, weights.replace(".", "*."), f"{weights}.index.json"]
-            folder = Path(snapshot_download(name, allow_patterns=patterns))
-            if (folder / weights).exists() or (folder / f"{weights}.index.json").exists():
-                break
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{name!r} is neither a folder here nor a model that the Hugging Face hub gave "
-            f"({_reason(error)}); give the path of a local folder, or check the name and the connection"
-        ) from error
-    return folder
+    raise InputError(f"{folder} is a file; expected a folder that holds config.json and weights")
 
 
 def read_config(folder: Path) -> JsonObject:

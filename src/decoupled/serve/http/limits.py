@@ -93,13 +93,9 @@ class Access:
         host = host_name(headers.get("host", ""))
         opens = self.files == "all" or (self.files == "local" and is_local(host))
         if path.startswith(SOURCE) and not opens:
-            why = "this server does not open files under this name"
-            raise RequestProblem(403, f"{why}; start it with --open-files", kind="forbidden")
+            raise _forbidden("this server does not open files under this name", "--open-files")
         if change and not self.writes:
-            why = "this server does not change its index"
-            raise RequestProblem(
-                403, f"{why}; start it with --api-key-file to allow it", kind="forbidden"
-            )
+            raise _forbidden("this server does not change its index", "--api-key-file to allow it")
         if self.keys and self._has_key(headers):
             return
         if self.keys and (change or (self.protect_reads and not is_open)):
@@ -111,12 +107,10 @@ class Access:
             return
         if change:
             why = "without API keys, changes are taken only for localhost"
-            raise RequestProblem(
-                403, f"{why}; start the server with --api-key-file", kind="forbidden"
-            )
+            raise _forbidden(why, "--api-key-file")
         if host not in self.hosts and "*" not in self.hosts:
             why = f"this server is not asked under the name {host[:80]!r} without an API key"
-            raise RequestProblem(403, f"{why}; start it with --allow-host NAME", kind="forbidden")
+            raise _forbidden(why, "--allow-host NAME")
 
     def _has_key(self, headers: Mapping[str, str]) -> bool:
         scheme, _, key = headers.get("authorization", "").partition(" ")
@@ -124,6 +118,10 @@ class Access:
         sent = key_sent.encode("utf-8", "surrogateescape")
         # Every key is compared, so that the time says nothing about which one was close.
         return any([hmac.compare_digest(sent, key) for key in self.keys])
+
+
+def _forbidden(why: str, option: str) -> RequestProblem:
+    return RequestProblem(403, f"{why}; start it with {option}", kind="forbidden")
 
 
 def host_name(host: str) -> str:

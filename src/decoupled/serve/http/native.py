@@ -46,11 +46,9 @@ class Strict(BaseModel, extra="forbid"):
         return {name: value for name, value in data.items() if name not in surplus}
 
 
-class Search(Strict):
-    """A query to the index."""
+class Retrieval(Strict):
+    """How passages are chosen and shown."""
 
-    query: str = Field(min_length=1, examples=["who wrote Dracula?"])
-    k: int = Field(10, ge=1, description="How many passages.")
     first_stage: FirstStageName = "auto"
     candidates: int = Field(100, ge=1, description="Records that the first stage hands on.")
     read: Literal["auto", "all"] = Field(
@@ -59,6 +57,18 @@ class Search(Strict):
     where: JsonObject | None = Field(
         None, description="Filter by metadata.", examples=[{"lang": "en"}]
     )
+    prune: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] | None = Field(
+        None, description="Give `pruned_text`: sentences that matter with this probability."
+    )
+    highlight: bool = Field(False, description="Say where the sentence that matters most stands.")
+    joint: bool = Field(False, description="Also run the same weights unsplit, for comparison.")
+
+
+class Search(Retrieval):
+    """A query to the index."""
+
+    query: str = Field(min_length=1, examples=["who wrote Dracula?"])
+    k: int = Field(10, ge=1, description="How many passages.")
     blend: float = Field(
         1.0,
         ge=0,
@@ -69,24 +79,13 @@ class Search(Strict):
     show_first_stage: bool = Field(
         False, description="Say of each hit its rank and score in the first stage."
     )
-    prune: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] | None = Field(
-        None, description="Give `pruned_text`: sentences that matter with this probability."
-    )
-    highlight: bool = Field(False, description="Say where the sentence that matters most stands.")
-    joint: bool = Field(False, description="Also run the same weights unsplit, for comparison.")
 
 
-class Ask(Strict):
+class Ask(Retrieval):
     """A question to the index, or to the passages that are given."""
 
     question: str = Field(min_length=1, examples=["Who wrote Dracula?"])
     k: int = Field(3, ge=1, description="How many answers at most.")
-    first_stage: FirstStageName = "auto"
-    candidates: int = Field(100, ge=1, description="Records that the first stage hands on.")
-    read: Literal["auto", "all"] = Field(
-        "auto", description="Read the candidates that the model says are enough, or all of them."
-    )
-    where: JsonObject | None = Field(None, description="Filter by metadata.")
     threshold: Annotated[float, Field(allow_inf_nan=False)] | Literal["auto"] = Field(
         "auto",
         description="Reject answers with a lower score; auto: what the model learnt; 0: reject none.",
@@ -100,11 +99,6 @@ class Ask(Strict):
     texts: Annotated[list[str], STOP] | None = Field(
         None, description="Read these texts instead of searching."
     )
-    prune: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] | None = Field(
-        None, description="Give `pruned_text`: sentences that matter with this probability."
-    )
-    highlight: bool = Field(False, description="Say where the sentence that matters most stands.")
-    joint: bool = Field(False, description="Also run the same weights unsplit, for comparison.")
 
 
 class PassageBody(Strict):
@@ -185,18 +179,11 @@ class AnswerShape(EvidenceShape):
     )
 
 
-class JointHits(BaseModel):
-    """What the same weights unsplit say."""
+class Joint(BaseModel):
+    """What the same weights unsplit say: hits or answers."""
 
-    hits: list[HitShape]
-    timing: TimingShape
-    trained_split: bool
-
-
-class JointAnswers(BaseModel):
-    """What the same weights unsplit say."""
-
-    answers: list[AnswerShape]
+    hits: list[HitShape] | None = None
+    answers: list[AnswerShape] | None = None
     timing: TimingShape
     trained_split: bool
 
@@ -210,7 +197,7 @@ class SearchReply(BaseModel):
     notes: list[str] = Field(
         [], description="What is unusual about the query; left out if nothing."
     )
-    joint: JointHits | None = None
+    joint: Joint | None = None
 
 
 class AskReply(BaseModel):
@@ -223,7 +210,7 @@ class AskReply(BaseModel):
     notes: list[str] = Field(
         [], description="What is unusual about the query; left out if nothing."
     )
-    joint: JointAnswers | None = None
+    joint: Joint | None = None
 
 
 class Stored(BaseModel):

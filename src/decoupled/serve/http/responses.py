@@ -20,8 +20,6 @@ from decoupled.errors import (
 
 SMALL = 64 << 10
 """Bytes of JSON that are read and written on the event loop; a body that small is always let in."""
-
-
 _PATH = re.compile(r"(?:\w+:/)?/?(?:[\w.@~+-]+/){2,}([\w.@~+-]+)")
 """Where a file lies: an answer names the file alone."""
 
@@ -33,10 +31,8 @@ class Json(Response):
 
     def render(self, content: Any) -> bytes:
         """The document's bytes."""
-        try:
-            return json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
-        except UnicodeEncodeError:
-            return json.dumps(content, allow_nan=False).encode()
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False)
+        return text.encode("utf-8", "backslashreplace")
 
 
 class LargeJson(Json):
@@ -45,10 +41,7 @@ class LargeJson(Json):
     def render(self, content: Any) -> bytes:
         """The document's bytes."""
         pieces = json.JSONEncoder(ensure_ascii=False, allow_nan=False).iterencode(content)
-        try:
-            return b"".join([piece.encode() for piece in pieces])
-        except UnicodeEncodeError:
-            return "".join(json.JSONEncoder(allow_nan=False).iterencode(content)).encode()
+        return b"".join([piece.encode("utf-8", "backslashreplace") for piece in pieces])
 
 
 @dataclass(eq=False)
