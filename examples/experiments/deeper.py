@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from decoupled.errors import InputError
 from decoupled.model.model import Model
-from decoupled.train.reshape import copy_layer
+from added_parts import copy_layer
 
 
 def deepen(model: Model, extra: int = 1) -> Model:
