@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from added_parts import copy_layer
+
 from decoupled.errors import InputError
 from decoupled.model.model import Model
-from added_parts import copy_layer
 
 
 def deepen(model: Model, extra: int = 1) -> Model:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from decoupled.index.encode import encode_texts
-from decoupled.measure.latency import Latency, summarise
+from decoupled.measure.latency import interleaved
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadKind
@@ -74,29 +73,3 @@ def query_run(
         return cross.score(runtime, query_states, texts, (head,))
 
     return run
-
-
-def interleaved(
-    alternatives: Mapping[str, Callable[[], object]],
-    *,
-    rounds: int = 10,
-    warmup: int = 2,
-    wait: Callable[[], None] | None = None,
-) -> dict[str, Latency]:
-    """Run every alternative once a round, in turning order, after some rounds that do not count.
-
-    `wait` is called before the clock is read, for devices that work on after a call returns.
-    """
-    times: dict[str, list[float]] = {name: [] for name in alternatives}
-    names = list(alternatives)
-    for number in range(warmup + rounds):
-        # The order turns from round to round, so that none always follows the same one.
-        turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
-            started = time.perf_counter()
-            alternatives[name]()
-            if wait is not None:
-                wait()
-            if number >= warmup:
-                times[name].append((time.perf_counter() - started) * 1e3)
-    return {name: summarise(spent) for name, spent in times.items()}
