@@ -32,6 +32,29 @@ AFTER = Template(
     score=("yes", "no"),
 )
 """A prompt of our own that reads the passage first."""
+BEFORE = Template(pieces=("Query: {query}\n", "Document: {passage}\n", "Answer:"), score=("Yes",))
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama3": (
+        "llama",
+        {
+            "num_key_value_heads": 1,
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 500.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+    "qwen2": ("qwen2", {"tie_word_embeddings": True, "head_dim": ...}),
+    "qwen3": ("qwen3", {"head_dim": 16, "rms_norm_eps": 1e-5}),
+    "gemma": ("gemma", {"head_dim": 16, "num_key_value_heads": 1}),
+}
+"""Family and options, by what is special about them; an ellipsis leaves a default of the tests out."""
 VOCAB = 1000
 
 
@@ -81,6 +104,15 @@ def save_decoder(
     written = {"pieces": template.pieces, "score": template.score}
     (folder / "template.json").write_text(json.dumps(written))
     return model
+
+
+def save_variant(
+    folder: Path, name: str, template: Template = AFTER
+) -> transformers.PreTrainedModel:
+    """Write a random decoder of that variant, and return it."""
+    family, options = VARIANTS[name]
+    kept = {key: value for key, value in options.items() if value is not ...}
+    return save_decoder(folder, family, template, **kept)
 
 
 def prompt_ids(tokenizer: Tokenizer, pieces: Sequence[str], query: str, passage: str) -> list[int]:

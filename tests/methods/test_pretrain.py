@@ -13,9 +13,10 @@ from torch import nn
 import decoupled as dc
 from decoupled.errors import InputError, OptionError
 from decoupled.methods.pretrain import masking
-from decoupled.methods.pretrain.corpus import Corpus
+from decoupled.methods.pretrain.corpus import Corpus, pieces_of
 from decoupled.methods.pretrain.electra import detection, exchanged
 from decoupled.methods.pretrain.gazetteer import Gazetteer, made_gazetteer, read_gazetteer
+from decoupled.methods.pretrain.masking import mask_token
 from decoupled.methods.pretrain.mlm import cross_entropy, in_slices
 from decoupled.methods.pretrain.segments import following, ordered, texts, three_ways
 from decoupled.methods.pretrain.settings import PRETRAIN, pretrain_recipe
@@ -64,7 +65,7 @@ def test_a_corpus_keeps_words_sentences_and_documents(bare):
     found = Corpus.read(listed, bare.tokenizer)
     assert len(found) == 3
     assert np.diff(found.documents).tolist() == [7, 7, 7]  # the title is a sentence too
-    joined = [ids for p in listed for ids, _ in bare.tokenizer.pieces([f"{p.title}.", p.text])]
+    joined = [ids for p in listed for ids, _ in pieces_of(bare.tokenizer, [f"{p.title}.", p.text])]
     assert found.ids.tolist() == [token for ids in joined for token in ids]
     assert found.begins[found.sentences[:-1]].all()
     part = found.take([2, 0])
@@ -245,7 +246,7 @@ def goal_of(name: str, bare: Model, **changes):
     fields = {"precision": "fp32", **{f"pretraining.{n}": v for n, v in changes.items()}}
     recipe = override(PRETRAIN[name], fields)
     student = bare.rebuild(bare.spec, {})
-    return objective_named(name)(student.net, recipe, mask=bare.tokenizer.mask)
+    return objective_named(name)(student.net, recipe, mask=mask_token(bare.tokenizer))
 
 
 @pytest.mark.parametrize("name", ["mlm", "nsp", "sop", "structbert", "electra"])

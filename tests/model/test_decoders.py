@@ -13,12 +13,15 @@ from torch import Tensor
 
 from decoders import (
     AFTER,
+    BEFORE,
     PASSAGES,
     QUERIES,
+    VARIANTS,
     decoder_tokenizer,
     prompt_ids,
     reference_score,
     save_decoder,
+    save_variant,
 )
 from decoupled.errors import DecoupledError
 from decoupled.model.model import Model
@@ -28,36 +31,6 @@ from decoupled.model.prompts import TEMPLATES, Template, prompt_spec
 from decoupled.model.tokens import Tokenizer
 
 PAIRS = [(query, passage) for query in QUERIES for passage in PASSAGES]
-BEFORE = Template(pieces=("Query: {query}\n", "Document: {passage}\n", "Answer:"), score=("Yes",))
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", {"attention_bias": True, "mlp_bias": True}),
-    "llama3": (
-        "llama",
-        {
-            "num_key_value_heads": 1,
-            "tie_word_embeddings": True,
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 500.0,
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 64,
-            },
-        },
-    ),
-    "qwen2": ("qwen2", {"tie_word_embeddings": True, "head_dim": ...}),
-    "qwen3": ("qwen3", {"head_dim": 16, "rms_norm_eps": 1e-5}),
-    "gemma": ("gemma", {"head_dim": 16, "num_key_value_heads": 1}),
-}
-
-
-def save(folder: Path, name: str, template: Template) -> Any:
-    family, options = VARIANTS[name]
-    model = save_decoder(
-        folder, family, template, **{k: v for k, v in options.items() if v is not ...}
-    )
-    return model
 
 
 def scores(model: Model, pairs: list[tuple[str, str]] = PAIRS) -> Tensor:
@@ -83,7 +56,7 @@ def padded(texts: list[Any]) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("order", [AFTER, BEFORE], ids=["passage first", "query first"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_decoder_scores_as_transformers_does(tmp_path: Path, name: str, order: Template) -> None:
-    theirs = save(tmp_path, name, order)
+    theirs = save_variant(tmp_path, name, order)
     model, tokenizer = Model.open(tmp_path), decoder_tokenizer()
     expected = [
         reference_score(theirs, tokenizer, order, prompt_ids(tokenizer, order.pieces, *pair))

@@ -7,26 +7,28 @@ import pytest
 import torch
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
+from decoupled.methods.places import order
 from decoupled.methods.quantise import module as linear
 from decoupled.methods.quantise.module import integer_product
 from decoupled.model.codec.project import principal
 from decoupled.model.model import Model
 from decoupled.model.nn.block import Context
-from decoupled.model.nn.frame import ALL, Frame, log_bucket
+from decoupled.model.nn.frame import ALL, Frame
+from decoupled.model.parts.attention.disentangled import log_bucket
 
 
 @pytest.mark.parametrize(("buckets", "far"), [(6, 20), (32, 128), (256, 512)])
 def test_far_tokens_fall_into_logarithmic_buckets(buckets, far):
     distance = torch.arange(-far + 1, far)[None]
     theirs = make_log_bucket_position(distance, buckets, far)
-    assert torch.equal(log_bucket(distance, buckets, far), theirs.long())
+    assert torch.equal(log_bucket(distance, buckets, far, torch), theirs.long())
 
 
 def test_the_place_of_a_token_is_counted_within_its_block():
     real = torch.tensor([[True, True, False, True, True]])
     blocks = torch.tensor([[0, 1, 0, 0, 1]])
     frame = Frame(torch.arange(5)[None], real, block_BT=blocks)
-    place, count = frame.order()
+    place, count = order(frame)
     assert place[real].tolist() == [0, 0, 1, 1] and count[real].tolist() == [2, 2, 2, 2]
 
 

@@ -167,7 +167,7 @@ def test_cut_keeps_so_many_tokens_of_either_end(model):
 def test_cut_looks_at_what_it_keeps_and_little_more(model, monkeypatch, keep_end):
     tokenizer = model("bert", "rank").tokenizer
     texts = ["the river of the town and the castle " * 900, "a" * 30_000, " " * 9000 + "moon river"]
-    plain, seen = tokenizer._encode, []
+    plain, seen = tokenizer.encode, []
     whole = [
         text[e.offsets[-3][0] :] if keep_end else text[: e.offsets[2][1]]
         for text, e in zip(texts, plain(texts), strict=True)
@@ -178,7 +178,7 @@ def test_cut_looks_at_what_it_keeps_and_little_more(model, monkeypatch, keep_end
         seen.append(sum(map(len, parts)))
         return plain(parts)
 
-    monkeypatch.setattr(tokenizer, "_encode", encode)
+    monkeypatch.setattr(tokenizer, "encode", encode)
     found = tokenizer.cut(texts, 3, keep_end=keep_end)
     assert found == [*whole, *texts[len(whole) :]] and found[0] != texts[0]
     assert seen[0] < 1000

@@ -297,12 +297,12 @@ def test_a_codec_with_a_projection_over_a_learned_projection(model):
 
 @pytest.mark.parametrize(("buckets", "far"), [(8, 0), (8, 96), (16, 512), (256, 512)])
 def test_buckets_equal_those_of_the_modules(buckets, far):
-    from decoupled.model.nn.frame import log_bucket
+    from decoupled.model.parts.attention.disentangled import log_bucket
 
     table = bucket_table(buckets, far)
     reach = len(table) // 2
     distance = torch.arange(-reach, reach + 1)
-    expected = log_bucket(distance, buckets, far) if far else distance
+    expected = log_bucket(distance, buckets, far, torch) if far else distance
     assert np.array_equal(table, (expected + buckets).clamp(0, 2 * buckets - 1).numpy())
     assert table[0] == 0 and table[-1] == 2 * buckets - 1, "it stays the same beyond"
 

@@ -45,12 +45,8 @@ from decoupled.model.tokens import Tokenizer
 _log = logging.getLogger(__name__)
 
 TOKENS, SCALE = "embedding.tokens.weight", "#scale"
-SPEC, WEIGHTS, TOKENIZER, HISTORY = (
-    "spec.json",
-    "weights.safetensors",
-    "tokenizer.json",
-    "history.json",
-)
+SPEC, WEIGHTS = "spec.json", "weights.safetensors"
+TOKENIZER, HISTORY = "tokenizer.json", "history.json"
 EXPORTED = Path("openvino") / "ranges.safetensors"
 """Path, within a model folder, of the activation ranges that `export --int8` measures."""
 

@@ -75,7 +75,7 @@ class Tokenizer:
         """Tokens of the words of a prompt that are tokenised with a text, were they alone."""
         if spec.prompt is not None:
             for side in SIDES:
-                before, after = self._encode(spec.prompt.around(side))
+                before, after = self.encode(spec.prompt.around(side))
                 self._around[side] = before.ids, after.ids
 
     def query(self, text: str) -> Ids:
@@ -88,7 +88,7 @@ class Tokenizer:
         if spec.prompt is not None:
             bodies = [body.first(room) for body in self._bodies("query", texts)]
         else:
-            bodies = [e.ids[:room] for e in self._encode(texts, offsets=False)]
+            bodies = [e.ids[:room] for e in self.encode(texts, offsets=False)]
         return [self._ids(spec.query_prefix, ids, spec.query_suffix) for ids in bodies]
 
     @property
@@ -99,12 +99,12 @@ class Tokenizer:
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text has, special ones aside."""
-        return [len(encoding) for encoding in self._encode(texts, offsets=False)]
+        return [len(encoding) for encoding in self.encode(texts, offsets=False)]
 
     def has_unknown(self, texts: Sequence[str]) -> bool:
         """Whether a text has characters that are not in the vocabulary."""
         unknown = {self._tokenizer.token_to_id(name) for name in ("[UNK]", "<unk>")}
-        return any(not unknown.isdisjoint(encoding.ids) for encoding in self._encode(texts))
+        return any(not unknown.isdisjoint(encoding.ids) for encoding in self.encode(texts))
 
     def too_long(self, queries: Sequence[str]) -> str | None:
         """A warning about queries that are too long to be read whole; None where there are none."""
@@ -112,26 +112,6 @@ class Tokenizer:
         if longest <= self.query_room:
             return None
         return f"a query of {longest} tokens is read up to its first {self.query_room}; shorten it"
-
-    def pieces(self, texts: Sequence[str]) -> list[tuple[list[int], list[bool]]]:
-        """Token ids of each text without special tokens, and which of them begin a word."""
-        pieces = []
-        for encoding in self._encode(texts):
-            words = encoding.word_ids
-            begins = [n == 0 or word != words[n - 1] for n, word in enumerate(words)]
-            pieces.append((encoding.ids, begins))
-        return pieces
-
-    @property
-    def mask(self) -> int:
-        """The token that stands for one to be guessed."""
-        for name in ("[MASK]", "<mask>"):
-            if (token := self._tokenizer.token_to_id(name)) is not None:
-                return token
-        raise InputError(
-            "tokenizer.json has neither [MASK] nor <mask>, which pre-training puts for tokens to be guessed; "
-            "add one of them, or use another tokenizer"
-        )
 
     @property
     def vocab(self) -> int:
@@ -147,7 +127,7 @@ class Tokenizer:
     def stretches(self, text: str, tokens: int, chars: int) -> list[str]:
         """The text in pieces of at most so many tokens and characters."""
         pieces, start, count = [], 0, 0
-        for first, last in self._encode([text])[0].offsets:
+        for first, last in self.encode([text])[0].offsets:
             while last - start > chars:  # a token may be as long as it likes
                 pieces.append(text[start : start + chars])
                 start, count = start + chars, 0
@@ -196,7 +176,7 @@ class Tokenizer:
         shown = [as_sentence(title) for title in titles]
         return [
             encoding.ids[-self.title_room :] if title.strip() else []
-            for title, encoding in zip(titles, self._encode(shown), strict=True)
+            for title, encoding in zip(titles, self.encode(shown), strict=True)
         ]
 
     def cut(self, texts: Sequence[str], tokens: int, *, keep_end: bool = False) -> list[str]:
@@ -208,7 +188,7 @@ class Tokenizer:
             # Of a text of a million characters, a few words may be all that is kept.
             parts = [texts[n][-look:] if keep_end else texts[n][:look] for n in long]
             again = []
-            for n, part, encoding in zip(long, parts, self._encode(parts), strict=True):
+            for n, part, encoding in zip(long, parts, self.encode(parts), strict=True):
                 offsets, kept, rest = encoding.offsets, part, ""
                 if len(offsets) > tokens and keep_end:
                     kept, rest = part[offsets[-tokens][0] :], part[: offsets[-tokens][0]]
@@ -222,7 +202,8 @@ class Tokenizer:
             long, look = again, 4 * look
         return cut
 
-    def _encode(self, texts: Sequence[str], *, offsets: bool = True) -> list[tokenizers.Encoding]:
+    def encode(self, texts: Sequence[str], *, offsets: bool = True) -> list[tokenizers.Encoding]:
+        """Each text without special tokens, as the library gives it."""
         tokenizer, clean = self._tokenizer, [mend(text) for text in texts]
         encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
         with panics(_unreadable):
@@ -231,9 +212,9 @@ class Tokenizer:
     def _bodies(self, side: Side, texts: Sequence[str]) -> list[Body]:
         """The tokens of each text within the words of the prompt, where there is one."""
         if self.spec.prompt is None:
-            return [Body(e.ids, e.offsets) for e in self._encode(texts)]
+            return [Body(e.ids, e.offsets) for e in self.encode(texts)]
         before, after = self.spec.prompt.around(side)
-        whole = self._encode([f"{before}{text}{after}" for text in texts])
+        whole = self.encode([f"{before}{text}{after}" for text in texts])
         # A window that is not the last of its text ends with the tokens that the words have alone.
         alone = self._around[side][1]
         return [

@@ -137,26 +137,12 @@ class Cancellable:
         self.callers = runtime.callers
         self.each, self.keep, self.tensors = runtime.each, runtime.keep, runtime.tensors
 
-    def encode(
-        self,
-        side: Side,
-        ids: Sequence[Ids],
-        *,
-        query_length: int = 0,
-        vectors: bool = True,
-        before: Before | None = None,
-    ) -> Encoding:
+    def encode(self, side: Side, ids: Sequence[Ids], **how: Any) -> Encoding:
         self._check()
-        return self._runtime.encode(
-            side, ids, query_length=query_length, vectors=vectors, before=before
-        )
+        return self._runtime.encode(side, ids, **how)
 
     def cross(
-        self,
-        query: States,
-        passages: Passages,
-        heads: Sequence[HeadKind],
-        **how: Any,
+        self, query: States, passages: Passages, heads: Sequence[HeadKind], **how: Any
     ) -> Logits:
         self._check()
         return self._runtime.cross(query, passages, heads, **how)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from decoupled.methods.compressive.part import BUCKETS, Compressive
+from decoupled.methods.places import order
 from decoupled.model.nn.attention.base import build_attention, hidden
 from decoupled.model.nn.attention.dot import DotProductAttention
 from decoupled.model.nn.block import Context
@@ -62,7 +63,7 @@ class CompressiveAttention(DotProductAttention):
             past_BTD = x_BTD.detach()
             key_BHTK = self._queries_and_keys(past_BTD, context)[1]
             past = key_BHTK, self.split_heads(self.value(past_BTD))
-        whole = Remembered(*past, frame.real_BT, frame.order()[0])
+        whole = Remembered(*past, frame.real_BT, order(frame)[0])
         # The nearest windows are seen whole, those before them compressed.
         steps = earlier(frame, kind.memory_windows)
         seen = [self._at(whole, *step, kind) for step in steps[: kind.memory]]
@@ -122,7 +123,7 @@ class CompressiveAttention(DotProductAttention):
         self, x_BTD: Tensor, frame: Frame, kind: Compressive, used_BT: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """`[B,G,D]` states for every window, which are real, and where they stand."""
-        place_BT, count_BT = frame.order()
+        place_BT, count_BT = order(frame)
         # Ceiling: the last group may be shorter than the rate.
         groups = -(-x_BTD.shape[1] // kind.rate)
         real_BG = torch.arange(groups, device=x_BTD.device) < -(-count_BT[:, :1] // kind.rate)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from decoupled.errors import InputError
 from decoupled.methods.fixed_heads.part import Empty, FixedPatterns, Pattern
+from decoupled.methods.places import order, packing
 from decoupled.model.nn.attention.base import build_attention
 from decoupled.model.nn.attention.dot import DotProductAttention
 from decoupled.model.nn.block import Context
@@ -53,7 +54,7 @@ class PatternedAttention(DotProductAttention):
 
 def matrix(pattern: Pattern, frame: Frame, empty: Empty = "clamp") -> Tensor:
     """`[B,T,T]` weights of a pattern: the definition, and the path for sequences cut into blocks."""
-    order_BT, count_BT = frame.order()
+    order_BT, count_BT = order(frame)
     i, j, n = order_BT[:, :, None], order_BT[:, None, :], count_BT[:, :, None]
     seen = frame.real_BT[:, None, :]
     if frame.block_BT is not None:
@@ -93,8 +94,8 @@ def _shift(pattern: Pattern, v_BTK: Tensor, frame: Frame, empty: Empty) -> Tenso
     if pattern == "current":
         return v_BTK
     # Real tokens first, so that shifts and running sums do not cross padding.
-    v_BNK = _gather(v_BTK, frame.packing())
-    i, n = frame.order()
+    v_BNK = _gather(v_BTK, packing(frame))
+    i, n = order(frame)
     if pattern not in ("previous", "next", "last"):
         return _context(pattern, v_BNK, frame, empty).to(v_BTK.dtype)
     at = {"previous": i - 1, "next": i + 1, "last": n - 1}[pattern]
@@ -105,7 +106,7 @@ def _shift(pattern: Pattern, v_BTK: Tensor, frame: Frame, empty: Empty) -> Tenso
 
 def _context(pattern: Pattern, v_BNK: Tensor, frame: Frame, empty: Empty) -> Tensor:
     """The cubic patterns, by running sums in fp32."""
-    i, n = frame.order()
+    i, n = order(frame)
     n_B1 = n[:, :1]
     place = torch.arange(v_BNK.shape[1], device=v_BNK.device)[None]
     rising = pattern in ("left", "end")

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoupled.methods.lsh.part import LSH
+from decoupled.methods.places import order
 from decoupled.model.nn.attention.base import AttentionModule, build_attention, hidden
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import Frame, rotate, take
@@ -100,7 +101,7 @@ def _columns(kind: LSH, tokens: int) -> Tensor:
 
 def hash_rounds(q_BHTK: Tensor, frame: Frame, kind: LSH) -> list[Round]:
     """Buckets and sorted places of every round: by the text alone, whatever the padding."""
-    (_, count_BT), tokens, device = frame.order(), q_BHTK.shape[2], q_BHTK.device
+    (_, count_BT), tokens, device = order(frame), q_BHTK.shape[2], q_BHTK.device
     columns, place_T = _columns(kind, tokens).to(device), torch.arange(tokens, device=device)
     most = kind.columns(tokens)
     # A short text uses fewer directions, whatever the batch is padded to.

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoupled.methods.lsra.part import LongShort
+from decoupled.methods.places import order, packing
 from decoupled.model.nn.attention.base import AttentionModule, build_attention
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import Frame, take
@@ -70,7 +71,7 @@ class LongShortAttention(AttentionModule):
 
 def neighbours(frame: Frame, kernel: int) -> Tensor:
     """`[B,T,T]`: the place of each token in the kernel of each other; -1 where that does not see it."""
-    order_BT, _ = frame.order()
+    order_BT, _ = order(frame)
     place = order_BT[:, None, :] - order_BT[:, :, None] + _reach(frame, kernel)[0]
     seen = frame.real_BT[:, None, :] & (place >= 0) & (place < kernel)
     if frame.block_BT is not None:
@@ -97,7 +98,7 @@ def banded(u_BTC: Tensor, weight_BRHW: Tensor, near_BRT: Tensor) -> Tensor:
 
 def depthwise(u_BTC: Tensor, weight_HW: Tensor, frame: Frame) -> Tensor:
     """`[B,T,C]`: the same kernels for all tokens, which are brought together over the padding between."""
-    order_BT, packing_BT = frame.order()[0], frame.packing()
+    order_BT, packing_BT = order(frame)[0], packing(frame)
     channels, kernel = u_BTC.shape[-1], weight_HW.shape[-1]
     # Padding must not enter the sums of its neighbours.
     u_BTC = u_BTC * frame.real_BT[..., None]

@@ -59,7 +59,7 @@ class Corpus:
         documents = _documents(passages)
         while batch := list(islice(documents, TOGETHER)):
             flat = [sentence for document in batch for sentence in document]
-            pieces = iter(tokenizer.pieces(flat))
+            pieces = pieces_of(tokenizer, flat)
             for document in batch:
                 parts = [part for piece in islice(pieces, len(document)) for part in _cut(*piece)]
                 if parts:
@@ -134,3 +134,10 @@ def _documents(passages: Iterable[Passage]) -> Iterator[list[str]]:
 def _cut(ids: list[int], begins: list[bool]) -> Iterator[tuple[list[int], list[bool]]]:
     for start in range(0, len(ids), LONGEST):
         yield ids[start : start + LONGEST], begins[start : start + LONGEST]
+
+
+def pieces_of(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[tuple[list[int], list[bool]]]:
+    """Token ids of each text without special tokens, and which of them begin a word."""
+    for encoding in tokenizer.encode(texts):
+        words = encoding.word_ids
+        yield encoding.ids, [n == 0 or word != words[n - 1] for n, word in enumerate(words)]

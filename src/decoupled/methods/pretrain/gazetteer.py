@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from decoupled.errors import InputError
-from decoupled.methods.pretrain.corpus import Corpus, Places
+from decoupled.methods.pretrain.corpus import Corpus, Places, pieces_of
 from decoupled.methods.pretrain.segments import Builder, Segments, texts
 from decoupled.model.tokens import Passage, Tokenizer
 from decoupled.train.data.synthetic import STOPWORDS
@@ -102,7 +102,7 @@ class Gazetteer:
         kinds: list[str] = []
         for kind, names in named.items():
             for spelt in names.values():
-                tokens = [tuple(ids) for ids, _ in tokenizer.pieces(spelt) if ids]
+                tokens = [tuple(ids) for ids, _ in pieces_of(tokenizer, spelt) if ids]
                 if tokens and (fresh := [one for one in tokens if one not in numbers]):
                     numbers |= dict.fromkeys(fresh, len(kinds))
                     kinds.append(kind)

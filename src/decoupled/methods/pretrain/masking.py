@@ -12,6 +12,9 @@ import hashlib
 import torch
 from torch import Tensor
 
+from decoupled.errors import InputError
+from decoupled.model.tokens import Tokenizer, parse_tokenizer
+
 HIDDEN, RANDOM = 0.8, 0.1
 """Shares of the chosen tokens that become the mask and a random token; the others stay (BERT)."""
 
@@ -95,3 +98,15 @@ def shuffle(
 
 def _random(like: Tensor, draw: torch.Generator) -> Tensor:
     return torch.rand(like.shape, generator=draw, device=like.device)
+
+
+def mask_token(tokenizer: Tokenizer) -> int:
+    """The token that stands for one to be guessed."""
+    own = parse_tokenizer(tokenizer.json)
+    for name in ("[MASK]", "<mask>"):
+        if (token := own.token_to_id(name)) is not None:
+            return token
+    raise InputError(
+        "tokenizer.json has neither [MASK] nor <mask>, which pre-training puts for tokens to be guessed; "
+        "add one of them, or use another tokenizer"
+    )

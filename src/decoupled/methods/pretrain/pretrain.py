@@ -25,6 +25,7 @@ from decoupled.methods.pretrain.gazetteer import (
     made_gazetteer,
     read_gazetteer,
 )
+from decoupled.methods.pretrain.masking import mask_token
 from decoupled.methods.pretrain.mlm import Mlm
 from decoupled.methods.pretrain.scratch import random_model, read_spec
 from decoupled.methods.pretrain.segments import Builder
@@ -174,7 +175,7 @@ def _goal(model: Model, recipe: Recipe, objective: str, tensors: Mapping[str, Te
     """The objective over a copy of the model."""
     student = model.rebuild(model.spec, {})
     kind = cast(type[Mlm], objective_named(objective))
-    goal = kind(student.net, recipe, mask=model.tokenizer.mask)
+    goal = kind(student.net, recipe, mask=mask_token(model.tokenizer))
     goal.begin(tensors)
     return goal
 

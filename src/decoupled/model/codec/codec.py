@@ -85,11 +85,6 @@ def _stage(part: str, name: str) -> Stage:
                 f"codec {name!r}: {part.strip()!r} lacks the width of its output; "
                 "write for example project:96"
             )
-        case "residual":
-            raise InputError(
-                f"codec {name!r}: residual codes are read up to version 0.1; build the index again from "
-                "its documents with project:96+int8, which takes as many bytes, or with int4"
-            )
     raise InputError(
         f"codec {name!r}: there is no {part.strip()!r}; known are {NAMES}. Examples: {EXAMPLES}"
     )
@@ -230,10 +225,10 @@ class Codec:
             encoded[start : start + len(rows)] = self._pack(block_ND)[: len(rows)]
         return Encoded(encoded, states.lengths)
 
-    def decode(self, encoded: Encoded, out: Floats | None = None) -> States:
-        """The states, written to the first rows of `out` where it is given."""
+    def decode(self, encoded: Encoded) -> States:
+        """The states of each token."""
         codes = self._codes(encoded)
-        states_ND = self._buffer(len(codes), out)
+        states_ND = np.empty((len(codes), self.width), np.float32)
         restore = self._restore
         # The last column stays 1 and meets the bias, so that one product does both.
         shape = (min(len(codes), DECODE_ROWS), self.quantiser.width + 1)
@@ -275,17 +270,6 @@ class Codec:
                 "the codec that made them"
             )
         return np.ascontiguousarray(values, np.uint8)
-
-    def _buffer(self, tokens: int, out: Floats | None) -> Floats:
-        if out is None:
-            return np.empty((tokens, self.width), np.float32)
-        fits = out.ndim == 2 and len(out) >= tokens and out.shape[1] == self.width
-        if not fits or out.dtype != np.float32 or not out.flags.writeable:
-            raise InputError(
-                f"out is {out.dtype} of shape {list(out.shape)}, expected float32 of at least "
-                f"[{tokens}, {self.width}] that may be written to; give a larger buffer, or none"
-            )
-        return out[:tokens]
 
 
 def check_finite(values_ND: Floats, states: States) -> None:

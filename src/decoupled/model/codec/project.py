@@ -62,12 +62,8 @@ class Projection:
 
     def tensors(self) -> dict[str, Floats]:
         """The four arrays by the names under which they are saved."""
-        return {
-            "project.down_weight": self.down_weight,
-            "project.down_bias": self.down_bias,
-            "project.up_weight": self.up_weight,
-            "project.up_bias": self.up_bias,
-        }
+        names = ("down_weight", "down_bias", "up_weight", "up_bias")
+        return {f"project.{name}": getattr(self, name) for name in names}
 
 
 def projection_from(tensors: Tensors, *, width: int, code_width: int) -> Projection:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 import torch
 from torch import Tensor
 
+from decoupled.model.parts.attention.disentangled import log_bucket
 from decoupled.model.parts.attention.grouped import RotaryScaling
 from decoupled.model.parts.structure import Structure
 
@@ -129,28 +130,6 @@ class Frame:
                 self.segment_BT.scatter_(1, first + place_BP.argmax(1, keepdim=True), 2)
         return self.segment_BT
 
-    def order(self) -> tuple[Tensor, Tensor]:
-        """`[B,T]` each: which real token of its sequence (or block) a token is, and how many there are."""
-        return self.cached("order", self._order)
-
-    def _order(self) -> tuple[Tensor, Tensor]:
-        real = self.real_BT
-        if self.block_BT is None:
-            place = (real.long().cumsum(1) - 1).clamp(min=0)
-            return place, real.sum(1, keepdim=True).expand_as(place)
-        same = self.block_BT[:, :, None] == self.block_BT[:, None, :]
-        same = same & real[:, None, :]
-        # The place within a block counts the real tokens of that block that come before.
-        before = torch.ones_like(same[0]).tril(-1)
-        return (same & before).sum(-1), same.sum(-1)
-
-    def packing(self) -> Tensor:
-        """`[B,T]` indices that bring the real tokens to the left, in order."""
-        # Real tokens sort before padding; stable, so that they keep their order.
-        return self.cached(
-            "packing", lambda: (~self.real_BT).to(torch.int8).argsort(dim=1, stable=True)
-        )
-
     def angles(
         self, base: float, width: int, scaling: RotaryScaling | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -167,7 +146,7 @@ class Frame:
         distance = self.distance()
         # 0 means one row per distance, as DeBERTa v1 has it.
         if max_distance:
-            distance = log_bucket(distance, buckets, max_distance)
+            distance = log_bucket(distance, buckets, max_distance, torch)
         return (distance + buckets).clamp(0, 2 * buckets - 1)
 
 
@@ -179,24 +158,11 @@ def angles(
     # In fp32: half precision cannot hold positions beyond 2048 exactly.
     turn = 1.0 / base ** (step / width)
     if scaling is not None:
-        turns = scaling.tokens * turn / (2 * math.pi)
-        kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
-        turn = turn * kept + turn / scaling.factor * (1 - kept)
+        turn = scaling.slowed(turn)
     angle_BTk = position_BT[..., None].float() * turn
     # Both halves of a head turn by the same angles (the layout of GPT-NeoX and ModernBERT).
     angle = torch.cat([angle_BTk, angle_BTk], -1)[:, None]
     return angle.cos(), angle.sin()
-
-
-def log_bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
-    """DeBERTa's buckets: exact up to half of them, then logarithmic up to `max_distance`."""
-    middle = buckets // 2
-    near = distance.abs() < middle
-    # Near distances get a harmless value: the logarithm of 0 would be -inf.
-    far = torch.where(near, middle - 1, distance.abs()).float()
-    scale = torch.log(torch.tensor((max_distance - 1) / middle, dtype=torch.float32))
-    steps = torch.ceil(torch.log(far / middle) / scale.to(far.device) * (middle - 1)) + middle
-    return torch.where(far <= middle, distance, (steps * distance.sign()).long())
 
 
 def rotate(x_BHTK: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -56,17 +56,8 @@ class Pairs:
     def question(self) -> Pairs:
         """The query of the first pair, described as a text that is read alone."""
         none = self.start[:1]
-        return Pairs(
-            count=1,
-            query=0,
-            tokens=self.query,
-            longest=self.query,
-            asker=none,
-            asks=none,
-            source=none,
-            start=none,
-            length=self.asks[:1],
-        )
+        numbers = none, none, none, none, self.asks[:1]
+        return pairs_of(numbers, query=0, tokens=self.query, longest=self.query)
 
     def place_N(self, owner_N: Tensor) -> Tensor:
         """The place of each passage row in its passage, 0 for the first; past its end, the last."""
@@ -192,7 +183,9 @@ def _numbered(asker: Ints) -> tuple[Ints, Ints]:
     return queries, number
 
 
-def pairs_of(numbers: Tensor, *, query: int, tokens: int, longest: int) -> Pairs:
+def pairs_of(
+    numbers: Tensor | tuple[Tensor, ...], *, query: int, tokens: int, longest: int
+) -> Pairs:
     """The pairs that `Chunk.write` describes, on the device where it lies."""
     asker, asks, source, start, length = numbers
     return Pairs(

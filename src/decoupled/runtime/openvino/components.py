@@ -17,6 +17,7 @@ from decoupled.model.parts.exits import EXITS
 from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.model.spec import VECTOR, ModelSpec, Side
 from decoupled.model.states import Ragged
+from decoupled.runtime.openvino.attention.base import split_heads
 from decoupled.runtime.openvino.decode import Codes, parameters
 from decoupled.runtime.openvino.embedding import cross_embedded, embedded
 from decoupled.runtime.openvino.frame import NodeFrame
@@ -69,14 +70,18 @@ def input_model(
     # Padding takes the place of the last token, for which there is a position in every table.
     longest = op.convert(op.reduce_max(lengths_B, integers(0), True), "i64")
     position_T = op.add(op.minimum(place_T, op.subtract(longest, integers(1))), first)
-    frame = NodeFrame(position=position_T, real=real_BT)
+    frame = NodeFrame(position=op.unsqueeze(position_T, integers(0)), real=real_BT)
     x_BTD = embedded(graph, spec, ids_BT, position_T, kind)
     part = TokenPart(value=x_BTD, tap="0.in")
     tokens = Tokens(parts=(part,), query=integers(1), batch=size(ids_BT, 0))
-    stack = NodeStack(spec=spec.encoder, graph=graph, frame=frame)
+    kept = list[Node]() if spec.store == "kv" and side == "passage" else None
+    stack = NodeStack(spec=spec.encoder, graph=graph, frame=frame, kept=kept)
     y_BTD = stack.run(tokens, first=0, last=spec.split, want="all", crossing=False)
     projected = spec.projected(side)
     states = graph.apply(y_BTD, "projection.down", "down.in") if projected else y_BTD
+    if spec.store == "kv":
+        # A query reads its passage from the first layer on, so that its states begin there.
+        states = x_BTD if kept is None else op.concat([y_BTD, *kept], 2)
     if not vectors:
         return _model([states], [ids_BT, lengths_B, first, kind], graph)
     if own := spec.stacks.get(VECTOR):
@@ -113,15 +118,25 @@ def cross_model(
     position_T = op.concat([place_Q, op.add(passages, start)], 0)
     shape = op.concat([size(lengths_B, 0), queries], 0)
     real_BQ = op.broadcast(op.less(count(queries), own), shape)
-    real_BT = op.concat([real_BQ, _real(passages, lengths_B)], 1)
+    real_BP = _real(passages, lengths_B)
+    real_BT = op.concat([real_BQ, real_BP], 1)
     parts = _parts(graph, spec, query, codes)
     tokens = Tokens(parts=parts, query=queries, batch=size(lengths_B, 0))
     if spec.cross_embed != "none":
         tokens = cross_embedded(graph, spec, tokens, position_T)
+    position, ends_B1 = op.unsqueeze(position_T, integers(0)), _column(lengths_B)
+    if spec.text.passage_first:
+        place_BP = op.broadcast(passages, op.shape_of(real_BP))
+        position = op.concat([op.add(op.unsqueeze(place_Q, integers(0)), ends_B1), place_BP], 1)
+        if spec.store == "kv":
+            tokens = _after(spec, graph, tokens, position, real_BQ, real_BP)
+    if any(head.pooling == "last" for head in spec.heads):
+        first = spec.text.passage_first
+        ends_B1 = op.broadcast(own, op.shape_of(ends_B1)) if first else op.add(ends_B1, queries)
+        tokens, position = _last_first(tokens, position, op.subtract(ends_B1, integers(1)))
     want, end = rows_for([spec.head(kind) for kind in heads]), last or len(spec.layers)
-    stack = NodeStack(
-        spec=spec.encoder, graph=graph, frame=NodeFrame(position=position_T, real=real_BT)
-    )
+    frame = NodeFrame(position=position, real=real_BT)
+    stack = NodeStack(spec=spec.encoder, graph=graph, frame=frame)
     y_BRD = stack.run(tokens, first=spec.split, last=end, want=want, crossing=True)
     if spec.split == end and want == "first":
         y_BRD = tokens.spread(y_BRD)  # no layer has met the passages: one row for all
@@ -162,8 +177,43 @@ def _model(outputs: Sequence[Node], inputs: list[Node], graph: Graph) -> ov.Mode
 
 
 def _real(place_T: Node, lengths_B: Node) -> Node:
-    lengths_B1 = op.unsqueeze(op.convert(lengths_B, "i64"), integers(1))
-    return op.less(op.unsqueeze(place_T, integers(0)), lengths_B1)
+    return op.less(op.unsqueeze(place_T, integers(0)), _column(lengths_B))
+
+
+def _column(lengths_B: Node) -> Node:
+    return op.unsqueeze(op.convert(lengths_B, "i64"), integers(1))
+
+
+def _after(
+    spec: ModelSpec, graph: Graph, tokens: Tokens, position_BT: Node, asks_BQ: Node, read_BP: Node
+) -> Tokens:
+    """The tokens at the split, where the query read the stored keys and values of its passage below it."""
+    query, passage = tokens.parts
+    kinds = [layer.attention for layer in spec.layers[: spec.split]]
+    # Keys, then values, of each layer: half of the numbers that it keeps each.
+    halves = [(kind.cached_width // 2, kind.head_width) for kind in kinds for _ in range(2)]
+    sizes = integers(spec.encoder.width, *(width for width, _ in halves))
+    state, *kept = op.variadic_split(passage.value, constant(np.int64(2)), sizes).outputs()
+    heads = [split_heads(x, width // of) for x, (width, of) in zip(kept, halves, strict=True)]
+    past = list(zip(heads[::2], heads[1::2], strict=True))
+    frame = NodeFrame(position=rows(position_BT, 0, tokens.query), real=asks_BQ, before=read_BP)
+    stack = NodeStack(spec=spec.encoder, graph=graph, frame=frame, past=past)
+    alone = replace(tokens, parts=(replace(query, value=tokens.spread(query.value), shared=False),))
+    moved = stack.run(alone, first=0, last=spec.split, want="all", crossing=False)
+    parts = (TokenPart(value=moved, tap=query.tap), TokenPart(value=state, tap=passage.tap))
+    return replace(tokens, parts=parts)
+
+
+def _last_first(tokens: Tokens, position: Node, last_B1: Node) -> tuple[Tokens, Node]:
+    """Tokens and positions in which the row that is read has changed places with the first."""
+    x_BTD, zero = tokens.value, constant(np.int64(0))
+    place_1T = op.unsqueeze(count(size(x_BTD, 1)), integers(0))
+    order_BT = op.select(op.equal(place_1T, last_B1), zero, place_1T)
+    order_BT = op.select(op.equal(place_1T, zero), last_B1, order_BT)
+    position_BT = op.broadcast(position, op.shape_of(order_BT))
+    moved = op.gather(x_BTD, order_BT, constant(np.int64(1)), 1)
+    parts = (TokenPart(value=moved, tap="swapped"),)
+    return replace(tokens, parts=parts), op.gather_elements(position_BT, order_BT, 1)
 
 
 def input_arrays(

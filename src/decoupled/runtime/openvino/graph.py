@@ -189,9 +189,13 @@ class Graph:
         return self.linear(self.source(node, tap), self.load(name))
 
     def norm(self, x: Node, name: str, spec: NormSpec) -> Node:
-        """Layer normalisation over the last axis."""
-        axis = constant(np.array([-1], np.int64))
-        y = op.mvn(x, axis, True, spec.eps, "INSIDE_SQRT")
+        """Normalisation over the last axis."""
+        axis = integers(-1)
+        if spec.kind == "rms":
+            mean = op.reduce_mean(op.power(x, constant(np.float32(2))), axis, True)
+            y = op.divide(x, op.sqrt(op.add(mean, constant(np.float32(spec.eps)))))
+        else:
+            y = op.mvn(x, axis, True, spec.eps, "INSIDE_SQRT")
         y = op.multiply(y, constant(self.array(f"{name}.weight")))
         return op.add(y, constant(self.array(f"{name}.bias"))) if spec.bias else y
 

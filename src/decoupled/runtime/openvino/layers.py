@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -50,6 +51,8 @@ class NodeStack:
     frame: NodeFrame
     prefix: str = ""
     """Prefix of the names of its tensors and ranges."""
+    past: Sequence[tuple[Node, Node]] = ()
+    kept: list[Node] | None = None
 
     def run(self, tokens: Tokens, *, first: int, last: int, want: Want, crossing: bool) -> Node:
         """Layers `first..last-1`; `[B,R,D]`, the wanted rows of the last one.
@@ -106,6 +109,8 @@ class NodeStack:
             want=want,
             tap=f"{self.prefix}{number}.out",
             relative=relative,
+            past=self.past[number] if self.past else None,
+            kept=self.kept,
         )
         y_BRD = op.add(tokens.take(want).value, attend(layer.attention, source, context))
         if layer.order == "post" and layer.attention_norm:

@@ -129,7 +129,7 @@ class OpenVinoRuntime:
         # Where they come for nothing, one graph serves both.
         vectors = vectors or VECTOR not in self.spec.stacks
         component = self._component(
-            (self.spec.projected(side), vectors),
+            (side if self.spec.store == "kv" else self.spec.projected(side), vectors),
             lambda: input_model(self.spec, self._tensors, side, self.ranges, vectors=vectors),
         )
 

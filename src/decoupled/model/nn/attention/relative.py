@@ -17,28 +17,28 @@ from decoupled.model.parts.linear import LinearSpec
 
 
 class BiasedAttention(AttentionModule):
-    """Scores with something added to the products of queries and keys."""
+    """Scores with something added to the scaled products of queries and keys."""
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         q_BHRK, k_BHTK, bias = self._parts(x_BTD, context)
-        mask = self.mask(context)
+        mask, scale = self.mask(context), context.layer.attention.scale
         if mask is not None:
             bias = bias.masked_fill(~mask, hidden(bias.dtype))
         v_BHTK = self.split_heads(self.value(x_BTD))
-        return self.join(self.attend(q_BHRK, k_BHTK, v_BHTK, bias.to(q_BHRK.dtype)))
+        return self.join(self.attend(q_BHRK, k_BHTK, v_BHTK, bias.to(q_BHRK.dtype), scale))
 
     def scores(self, x_BTD: Tensor, context: Context) -> Tensor:
         q_BHTK, k_BHTK, bias = self._parts(x_BTD, context)
-        return q_BHTK @ k_BHTK.mT / math.sqrt(self.head_width) + bias
+        return q_BHTK @ k_BHTK.mT * context.layer.attention.scale + bias
 
     def _parts(self, x_BTD: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys, and what is added to their scaled products: `[B,H,R,T]`."""
         q_BHRK = self.split_heads(self.query(take(x_BTD, context.rows)))
         k_BHTK = self.split_heads(self.key(x_BTD))
-        q_BHRK, bias = self.bias(q_BHRK, context)
+        q_BHRK, bias = self.bias(q_BHRK, k_BHTK, context)
         return q_BHRK, k_BHTK, bias
 
-    def bias(self, q_BHRK: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    def bias(self, q_BHRK: Tensor, k_BHTK: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """The queries of the products, and the bias."""
         raise NotImplementedError
 
@@ -47,7 +47,7 @@ class BiasedAttention(AttentionModule):
 class BucketedAttention(BiasedAttention):
     """MPNet (Song et al., 2020): a learned number for each head and bucket of distances."""
 
-    def bias(self, q_BHRK: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    def bias(self, q_BHRK: Tensor, k_BHTK: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         if context.relative is None:
             raise SpecError("bucketed attention needs the encoder's table of relative positions")
         kind, table_NH = cast(Bucketed, context.layer.attention), context.relative
@@ -83,7 +83,7 @@ class SegmentedAttention(BiasedAttention):
             self.register_parameter(own, nn.Parameter(torch.zeros(tensor.shape)))
         self.width = width
 
-    def bias(self, q_BHRK: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    def bias(self, q_BHRK: Tensor, k_BHTK: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         content, place, segment = (
             q_BHRK + self.get_parameter(name)[:, None] for name in ("content", "place", "segment")
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -32,6 +33,11 @@ class Attention(Part):
         return self.head_width
 
     @property
+    def scale(self) -> float:
+        """The factor of the products of queries and keys."""
+        return 1 / math.sqrt(self.head_width)
+
+    @property
     def exact_positions(self) -> bool:
         """Whether it computes with positions, which half precision would blur."""
         return False
@@ -42,7 +48,7 @@ class Attention(Part):
         return 0
 
     def keep(self, units: Sequence[int]) -> Self:
-        return replace(self, heads=len(units))
+        return replace(self, heads=len(units)) if self.alike else super().keep(units)
 
     def dot_product(
         self, width: int, *, bias: bool = True, scored: int | None = None

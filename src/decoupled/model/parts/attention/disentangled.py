@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from decoupled.model.jsonable import LATER
 from decoupled.model.parts.attention.base import Attention
@@ -27,6 +28,11 @@ class Disentangled(Attention):
     """Relative positions pass through the content's own query and key projections."""
     kind: Literal["disentangled"] = "disentangled"
 
+    @property
+    def scale(self) -> float:
+        # DeBERTa, eq. 4: 1/sqrt(3d) with both position terms, so the variance stays as with one term.
+        return 1 / math.sqrt(self.head_width * (1 + len(self.terms)))
+
     def matrices(self, width: int) -> dict[str, Matrix]:
         table = Matrix(inputs=width, outputs=self.inner, reads="table")
         matrices = self.dot_product(width)
@@ -42,6 +48,17 @@ class Disentangled(Attention):
         each, project = {"c2p": rows, "p2c": tokens}, linear.macs(width, self.inner)
         positions = sum(used * (project + each[term] * self.inner) for term in self.terms)
         return 2 * rows * tokens * self.inner + positions
+
+
+def log_bucket(distance: Any, buckets: int, max_distance: int, xp: Any) -> Any:
+    """DeBERTa's buckets of distances in `xp`, numpy or torch: exact up to half of them, then logarithmic."""
+    middle = buckets // 2
+    # Near distances get a harmless value: the logarithm of 0 would be -inf.
+    far = xp.where(abs(distance) < middle, max(middle - 1, 1), abs(distance))
+    scale = xp.log(xp.asarray((max_distance - 1) / middle, dtype=xp.float32))
+    part = xp.log(xp.asarray(far, dtype=xp.float32) / middle)
+    steps = xp.asarray(xp.ceil(part / scale * (middle - 1)), dtype=xp.int64) + middle
+    return xp.where(far <= middle, distance, steps * xp.sign(distance))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from decoupled.errors import SpecError
 from decoupled.model.parts.attention.base import DotProduct
@@ -21,6 +22,12 @@ class RotaryScaling:
     high: float
     tokens: int
     """The positions that the angles were first trained on."""
+
+    def slowed(self, turn: Any) -> Any:
+        """The angles by which a position turns, as arrays or tensors, with the slow ones slower."""
+        turns = self.tokens * turn / (2 * math.pi)
+        kept = ((turns - self.low) / (self.high - self.low)).clip(0, 1)
+        return turn * kept + turn / self.factor * (1 - kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +53,7 @@ class Grouped(DotProduct):
 
     @property
     def cached_width(self) -> int:
-        return 2 * self.groups * self.head_width
+        return 2 * self.groups * self.head_width if self.causal else 0
 
     def matrices(self, width: int) -> dict[str, Matrix]:
         own = self.dot_product(width, bias=self.bias)

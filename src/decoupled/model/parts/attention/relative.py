@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from typing_extensions import Self
-
 from decoupled.model.parts.attention.base import Attention, DotProduct
 from decoupled.model.parts.linear import LinearSpec, Tensors, TensorSpec
-from decoupled.model.parts.part import Matrix, Part
+from decoupled.model.parts.part import Matrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +23,6 @@ class Bucketed(DotProduct):
     @property
     def alike(self) -> bool:
         return False
-
-    def keep(self, units: Sequence[int]) -> Self:
-        return Part.keep(self, units)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +57,3 @@ class Segmented(Attention):
 
     def shape(self) -> Attention:
         return replace(self, clamp=0)
-
-    def keep(self, units: Sequence[int]) -> Self:
-        return Part.keep(self, units)

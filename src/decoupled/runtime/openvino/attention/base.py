@@ -27,6 +27,10 @@ class NodeContext:
     tap: str = ""
     """The name of the range of the output matrix's input."""
     relative: Node | None = None
+    past: tuple[Node, Node] | None = None
+    """Keys and values `[B,G,P,K]` of a text that comes before all tokens."""
+    kept: list[Node] | None = None
+    """What keys and values of these tokens are added to, `[B,T,G·K]` each, to be stored."""
 
     def out(self, seen_BRI: Node) -> Node:
         """All heads through the output matrix, `[B,R,D]`."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from openvino import Node
 from openvino import opset15 as op
@@ -23,8 +21,7 @@ from decoupled.runtime.openvino.tokens import Tokens, take_rows
 @attend.register
 def _(kind: Disentangled, tokens: Tokens, context: NodeContext) -> Node:
     q, k, v = (split_heads(x, kind.heads) for x in projected(tokens, context))
-    # DeBERTa, eq. 4: 1/sqrt(3d) with both position terms.
-    scale = np.float32(1 / math.sqrt(kind.head_width * (1 + len(kind.terms))))
+    scale = np.float32(kind.scale)
     bias = context.frame.mask(None)
     if context.relative is not None and kind.terms:
         scores = _position_scores(kind, q, k, tokens, context)
@@ -43,12 +40,12 @@ def _position_scores(
         context.relative, integers(0), integers(2 * kind.buckets), integers(1), integers(0)
     )
     table = op.unsqueeze(table, integers(0))
-    bucket_RT = take_rows(
-        context.frame.buckets(kind.buckets, kind.max_distance), context.want, tokens.query, 0
+    bucket_1RT = take_rows(
+        context.frame.buckets(kind.buckets, kind.max_distance), context.want, tokens.query, 1
     )
     shape = op.concat([size(q_BHRK, 0), integers(kind.heads, 1, 1)], 0)
     # The buckets are the same for all pairs and heads of a batch.
-    index = op.broadcast(bucket_RT, shape, broadcast_spec="BIDIRECTIONAL")
+    index = op.broadcast(bucket_1RT, shape, broadcast_spec="BIDIRECTIONAL")
     parts = []
     if "c2p" in kind.terms:
         name = f"{context.name}.{'key' if kind.shared else 'relative_key'}"
