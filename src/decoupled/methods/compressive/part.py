@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
-
-from typing_extensions import Self
+from typing import ClassVar, Literal
 
 from decoupled.errors import SpecError
 from decoupled.model.jsonable import LATER
 from decoupled.model.parts.attention.base import Attention
 from decoupled.model.parts.linear import LinearSpec, Tensors, TensorSpec
-from decoupled.model.parts.part import Matrix, Part
+from decoupled.model.parts.part import Matrix
 
 BUCKETS = 16
 """The number of buckets of distances to remembered states, in powers of two."""
@@ -25,6 +22,8 @@ class Compressive(Attention):
 
     A text of one window, as a query is, has nothing to remember: that is scaled dot-product attention.
     """
+
+    alike: ClassVar[bool] = False
 
     memory: int = 1
     """The number of earlier windows whose states are seen as they are."""
@@ -54,19 +53,8 @@ class Compressive(Attention):
             )
 
     @property
-    def exact_positions(self) -> bool:
-        return self.rotary is not None
-
-    @property
     def memory_windows(self) -> int:
         return self.memory + self.compressed
-
-    @property
-    def alike(self) -> bool:
-        return False
-
-    def keep(self, units: Sequence[int]) -> Self:
-        return Part.keep(self, units)
 
     @property
     def learns(self) -> bool:

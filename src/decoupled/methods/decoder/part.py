@@ -19,10 +19,6 @@ class Causal(DotProduct):
     """Base of the rotary angles; None is no rotation."""
     kind: Literal["causal"] = "causal"
 
-    @property
-    def exact_positions(self) -> bool:
-        return self.rotary is not None
-
     def shape(self) -> Causal:
         return replace(self, rotary=None)
 

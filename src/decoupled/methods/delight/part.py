@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-from typing_extensions import Self
+from typing import ClassVar, Literal
 
 from decoupled.methods.group_linear import GroupUnit, expand_and_reduce
 from decoupled.model.parts.attention.base import Attention
 from decoupled.model.parts.linear import LinearSpec, Tensors
-from decoupled.model.parts.part import Matrix, Part
+from decoupled.model.parts.part import Matrix
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delight(Attention):
     """A DExTra unit narrows tokens to half the width, where one head as wide as that attends."""
+
+    alike: ClassVar[bool] = False
 
     depth: int = 4
     """The number of group linear layers of the unit."""
@@ -26,10 +25,6 @@ class Delight(Attention):
     groups: int = 8
     """The most groups of a layer."""
     kind: Literal["delight"] = "delight"
-
-    @property
-    def alike(self) -> bool:
-        return False
 
     def unit(self, width: int) -> GroupUnit:
         """The unit before queries, keys and values."""
@@ -50,9 +45,6 @@ class Delight(Attention):
 
     def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
         return 2 * rows * tokens * self.inner
-
-    def keep(self, units: Sequence[int]) -> Self:
-        return Part.keep(self, units)
 
 
 def scaled(

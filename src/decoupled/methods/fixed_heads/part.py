@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from decoupled.errors import SpecError
 from decoupled.model.parts.attention.base import Attention
@@ -21,6 +21,9 @@ Empty = Literal["clamp", "zero"]
 @dataclass(frozen=True, kw_only=True)
 class FixedPatterns(Attention):
     """Attention whose first heads look where a pattern says, without query and key; the others learn."""
+
+    alike: ClassVar[bool] = False
+    exact: ClassVar[bool] = True
 
     patterns: tuple[Pattern, ...]
     empty: Empty = "clamp"
@@ -39,14 +42,6 @@ class FixedPatterns(Attention):
     def learned(self) -> int:
         """The number of heads that have queries and keys."""
         return self.heads - len(self.patterns)
-
-    @property
-    def alike(self) -> bool:
-        return False
-
-    @property
-    def exact_positions(self) -> bool:
-        return True
 
     def matrices(self, width: int) -> dict[str, Matrix]:
         return self.dot_product(width, bias=self.bias, scored=self.learned)

@@ -14,6 +14,7 @@ from decoupled.model.parts.part import Matrix, Part
 class Hop(Part):
     """The first token of each pair reads those of the pairs that it is linked to; no other row changes."""
 
+    alike: ClassVar[bool] = False
     below_split: ClassVar[bool] = False
 
     heads: int
@@ -22,10 +23,6 @@ class Hop(Part):
     @property
     def units(self) -> int:
         return 0
-
-    @property
-    def alike(self) -> bool:
-        return False
 
     def check(self, width: int) -> None:
         if self.heads < 1 or width % self.heads:

@@ -42,10 +42,6 @@ class LSH(Attention):
         if not 0 <= self.seed < 1 << 31:
             raise SpecError(f"seed={self.seed} of lsh attention; choose 0 to {(1 << 31) - 1}")
 
-    @property
-    def exact_positions(self) -> bool:
-        return self.rotary is not None
-
     def columns(self, tokens: int) -> int:
         """Directions of the rotation for a text of so many tokens, two buckets each; 0 is one bucket.
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
-
-from typing_extensions import Self
+from typing import ClassVar, Literal
 
 from decoupled.errors import SpecError
 from decoupled.model.parts.attention.base import Attention
 from decoupled.model.parts.linear import LinearSpec, Tensors, TensorSpec
-from decoupled.model.parts.part import Matrix, Part
+from decoupled.model.parts.part import Matrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +17,9 @@ class LongShort(Attention):
 
     A kernel sees the tokens of its own text, or of both above the split, without the padding between them.
     """
+
+    alike: ClassVar[bool] = False
+    exact: ClassVar[bool] = True
 
     kernel: int = 7
     """Tokens that the convolution sees, the token itself in the middle; last in a causal frame."""
@@ -36,14 +36,6 @@ class LongShort(Attention):
             raise SpecError(
                 f"a kernel over {self.kernel} tokens has no middle; choose an odd number"
             )
-
-    @property
-    def alike(self) -> bool:
-        return False
-
-    @property
-    def exact_positions(self) -> bool:
-        return True
 
     def check(self, width: int) -> None:
         half = width // 2
@@ -72,6 +64,3 @@ class LongShort(Attention):
 
     def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
         return rows * (2 * tokens * self.inner + self.kernel * (width // 2))
-
-    def keep(self, units: Sequence[int]) -> Self:
-        return Part.keep(self, units)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-from typing_extensions import Self
+from typing import ClassVar, Literal
 
 from decoupled.errors import SpecError
 from decoupled.methods.tree.text import TreeText
 from decoupled.model.parts.attention.base import Attention
 from decoupled.model.parts.linear import LinearSpec, Tensors, TensorSpec
-from decoupled.model.parts.part import Matrix, Part
+from decoupled.model.parts.part import Matrix
 
 __all__ = ["TreeAttention", "TreeText"]
 
@@ -23,6 +20,8 @@ class TreeAttention(Attention):
 
     A text without nodes, as a query is, has scaled dot-product attention.
     """
+
+    alike: ClassVar[bool] = False
 
     vertical: int = 50
     """Rows of the table of heights above a token; greater heights use the last one."""
@@ -38,14 +37,6 @@ class TreeAttention(Attention):
                 f"tree attention of vertical={self.vertical}, horizontal={self.horizontal} and heads "
                 f"{self.head_width} wide; choose 1 or more rows, and an even width"
             )
-
-    @property
-    def alike(self) -> bool:
-        return False
-
-    @property
-    def exact_positions(self) -> bool:
-        return self.rotary is not None
 
     def matrices(self, width: int) -> dict[str, Matrix]:
         weigh = Matrix(inputs=width, outputs=self.heads, reads="tokens")
@@ -66,6 +57,3 @@ class TreeAttention(Attention):
         """Sums over tokens and over the nodes of a path; embeddings of a path, once for all heads."""
         along = nodes * nodes * (self.inner + rows * (1 + self.heads + self.head_width))
         return 2 * nodes * rows * self.inner + along
-
-    def keep(self, units: Sequence[int]) -> Self:
-        return Part.keep(self, units)

@@ -37,6 +37,8 @@ class Part(ABC):
 
     rowwise: ClassVar[bool] = False
     """Whether each row is computed from itself alone."""
+    alike: ClassVar[bool] = True
+    """Whether units are interchangeable, so that they can be reordered or removed freely."""
     relative: ClassVar[bool] = False
     """Whether it reads the encoder's table of relative positions."""
 
@@ -65,11 +67,6 @@ class Part(ABC):
     def unit_width(self) -> int:
         """Columns of each unit."""
         return 1
-
-    @property
-    def alike(self) -> bool:
-        """Whether units are interchangeable, so that they can be reordered or removed freely."""
-        return True
 
     @abstractmethod
     def matrices(self, width: int) -> Mapping[str, Matrix]:

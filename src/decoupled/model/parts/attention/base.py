@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from typing_extensions import Self
 
@@ -15,6 +16,9 @@ from decoupled.model.parts.part import Matrix, Part
 @dataclass(frozen=True, kw_only=True)
 class Attention(Part):
     """Heads of one width over all tokens. A kind adds its options, `kind` last."""
+
+    exact: ClassVar[bool] = False
+    """Whether it counts positions in another way than by rotary angles."""
 
     heads: int
     head_width: int
@@ -40,7 +44,7 @@ class Attention(Part):
     @property
     def exact_positions(self) -> bool:
         """Whether it computes with positions, which half precision would blur."""
-        return False
+        return self.exact or getattr(self, "rotary", None) is not None
 
     @property
     def cached_width(self) -> int:

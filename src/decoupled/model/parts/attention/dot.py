@@ -18,10 +18,6 @@ class SelfAttention(DotProduct):
     """Base of the rotary angles; None is no rotation."""
     kind: Literal["self"] = "self"
 
-    @property
-    def exact_positions(self) -> bool:
-        return self.rotary is not None
-
     # Neither window nor angles have parameters, so layers of one slot may differ in them.
     def shape(self) -> Attention:
         return replace(self, window=None, rotary=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from decoupled.errors import SpecError
 from decoupled.model.parts.attention.base import DotProduct
@@ -34,6 +34,8 @@ class RotaryScaling:
 class Grouped(DotProduct):
     """Scaled dot products over rotary positions, causal or not; heads share `groups` keys and values."""
 
+    alike: ClassVar[bool] = False
+
     groups: int
     rotary: float
     scaling: RotaryScaling | None = None
@@ -42,14 +44,6 @@ class Grouped(DotProduct):
     out_bias: bool = False
     causal: bool = True
     kind: Literal["grouped"] = "grouped"
-
-    @property
-    def exact_positions(self) -> bool:
-        return True
-
-    @property
-    def alike(self) -> bool:
-        return False
 
     @property
     def cached_width(self) -> int:

@@ -14,32 +14,24 @@ from decoupled.model.parts.part import Matrix
 class Bucketed(DotProduct):
     """Dot products with a bias for each head and bucket of distances, of one table for all layers (T5)."""
 
+    alike: ClassVar[bool] = False
     relative: ClassVar[bool] = True
 
     max_distance: int = 128
     """The distance from which on all are in one bucket, to each side."""
     kind: Literal["bucketed"] = "bucketed"
 
-    @property
-    def alike(self) -> bool:
-        return False
-
 
 @dataclass(frozen=True, kw_only=True)
 class Segmented(Attention):
     """Scores of content, of the distance through a map of its sinusoid, and of equal segments (XLNet)."""
 
+    alike: ClassVar[bool] = False
+    exact: ClassVar[bool] = True
+
     clamp: int = 0
     """Greater distances count as this one; 0 has no bound."""
     kind: Literal["segmented"] = "segmented"
-
-    @property
-    def alike(self) -> bool:
-        return False
-
-    @property
-    def exact_positions(self) -> bool:
-        return True
 
     def matrices(self, width: int) -> dict[str, Matrix]:
         distances = Matrix(inputs=width, outputs=self.inner, bias=False, reads="table")
