@@ -301,7 +301,10 @@ def test_filters_and_first_stages(cli, built):
         ((" ",), "the query is empty; write what to look for"),
         (("\u200b\ufeff",), "the query is empty; write what to look for"),
         (("q", "--batch", "f.jsonl"), "a query and --batch f.jsonl are given; leave out one"),
-        (("q", "--first-stage", "magic"), "--first-stage is 'magic'; choose auto, lexical, dense"),
+        (
+            ("q", "--first-stage", "magic"),
+            "--first-stage is 'magic'; choose lexical, dense, hybrid or auto",
+        ),
         (("q", "--where", "{"), "--where is not JSON"),
         (("q", "--where", "[1]"), "--where is '[1]'; write an object"),
         (("--batch", "NONE.jsonl"), "NONE.jsonl does not exist; check the path"),

@@ -35,10 +35,7 @@ RARE += (models.certify, models.push)
 GROUPS: dict[str, tuple[str, tuple[Function, ...]]] = {
     "lab": (
         "Race, sweep, price and draw: experiments about splits, speed and cost.",
-        (
-            *(lab.layers, lab.sweep, train.tune, lab.bench),
-            *(lab.cost, lab.plan, lab.report),
-        ),
+        (*(lab.layers, lab.sweep, train.tune, lab.bench), *(lab.cost, lab.plan, lab.report)),
     ),
     "methods": (
         "Make a model smaller, or pre-train one on texts: the other systems of the papers.",

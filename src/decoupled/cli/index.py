@@ -49,10 +49,7 @@ def index(
     stored: Annotated[
         str | None,
         Option(
-            "--from",
-            metavar="INDEX",
-            help="Instead of a corpus: encode what this index stores, with another model. With the same "
-            "index as output a model of `adapt --keep-index` goes into it.",
+            "--from", metavar="INDEX", help="Encode what this index stores, with another model."
         ),
     ] = None,
     model: opt.Starter = None,
@@ -107,8 +104,8 @@ def index(
         from decoupled.index.documents import Chosen
         from decoupled.index.watch import Watch
 
-        pick = partial(Chosen, include=tuple(include or ()), exclude=tuple(exclude or ()))
-        chosen = pick(format=form, as_text=tuple(as_text or ()), text_field=text_field, code=code)
+        pick = partial(Chosen, include=include or (), exclude=exclude or (), as_text=as_text or ())
+        chosen = pick(format=form, text_field=text_field, code=code)
         make = partial(Watch, dc.Index.open(output, runtime=runtime), corpus or [], chosen=chosen)
         following = make(chunk=opt.chunk_size(chunk), title_path=title_path, sync=sync)
         printing.note(f"watching {' '.join(corpus or [])} (stop: Ctrl-C)")

@@ -97,8 +97,11 @@ def certify(
 
 
 def evaluate(
-    task: Annotated[str, Option(help="squad, squad2, race, boolq, mnli, mrpc, pairs, retrieval…")],
-    data: Annotated[list[Path], Option(help="Labelled pairs, or a BEIR folder; repeatable.")],
+    data: Annotated[
+        list[Path], Option("--data", "--qrels", help="Judged pairs; or a BEIR folder.")
+    ],
+    task: Annotated[str, Option(help="squad, squad2, race, boolq, mnli, pairs…")] = "retrieval",
+    ranked: Annotated[Path | None, Option("--run", help="Score this TREC run by --qrels.")] = None,
     model: opt.Starter = None,
     index: Annotated[Path | None, Option(help="Index of the corpus, or of the model.")] = None,
     codec: Annotated[str | None, Option(help="Codec of an index that is made.")] = None,
@@ -114,16 +117,18 @@ def evaluate(
 ) -> None:
     """Measure a model on judged data. Pairs are scored by torch unless --runtime names another."""
     from decoupled.index.manifest import model_folder, read_manifest
-    from decoupled.measure.retrieval import stage_table
+    from decoupled.measure.retrieval import judgments, stage_table
+    from decoupled.measure.runs import read_run, score_run
     from decoupled.runtime.open import check_name
     from decoupled.train.data.tasks import check_task
 
     check_name(runtime)
-    if missing := [path for path in data if not path.exists()]:
-        raise InputError(f"{missing[0]} does not exist; give a file or folder of judged data")
     if task == "retrieval":
         if len(data) > 1:
             raise InputError("--data is repeated; retrieval takes one folder in BEIR's layout")
+        if ranked is not None:
+            scores = score_run(read_run(ranked), judgments(data[0]))
+            return printing.result(scores, as_json, printing.facts)
         stages = _retrieval(data[0], model, index, codec, limit, candidates, on_error, runtime)
         facts = {"task": task, "stages": [stage.to_json() for stage in stages]}
         printing.result(facts, as_json, lambda _: stage_table(stages))

@@ -241,12 +241,8 @@ class TrainingBar(Bar):
     def log(self, line: dict[str, Any], before: str = "") -> None:
         """A line of the log; `before` says of which run, where several follow each other."""
         status = self.place.reach(line, before)
-        shown = {
-            "description": f"{before}{line['phase']}",
-            "total": line["total"],
-            "status": status,
-        }
-        self._progress.update(self._task, completed=line["step"], **shown)
+        named = {"description": f"{before}{line['phase']}", "status": status}
+        self._progress.update(self._task, completed=line["step"], total=line["total"], **named)
 
 
 def training_bar() -> AbstractContextManager[TrainingBar]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -17,8 +17,7 @@ from decoupled.cli import printing
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
-    from decoupled.index.store.base import Where
-    from decoupled.search.request import FirstStageName
+    from decoupled.measure.pairs import Query
 
 QueryFile = Annotated[
     str | None, Option(help="A file of queries (jsonl, txt, tsv); prints one JSON object a line.")
@@ -35,6 +34,7 @@ def search(
     query: Annotated[str | None, Argument(help="What to look for.")] = None,
     k: Annotated[int, Option("-k", min=1, help="How many passages.")] = 10,
     batch: QueryFile = None,
+    form: Annotated[str, Option("--format", help="Of --batch: json, or trec, a run.")] = "json",
     first_stage: Stage = "auto",
     candidates: Candidates = 100,
     where: Filter = None,
@@ -49,24 +49,24 @@ def search(
         ),
     ] = 1.0,
     raw: opt.Raw = False,
-    show_first_stage: Annotated[
-        bool, Option("--show-first-stage", help="Also print rank and score in the first stage.")
-    ] = False,
+    show_first_stage: Annotated[bool, Option("--show-first-stage", help="And its ranks.")] = False,
     prune: opt.Prune = None,
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
 ) -> None:
     """Find the passages that are most relevant to a query."""
-    from decoupled.search.request import parse_threshold
+    from decoupled.search.request import parse_filter, parse_threshold
 
-    stage, matching = _candidates(first_stage, where)
+    how: Any = {"first_stage": first_stage, "candidates": candidates, "where": parse_filter(where)}
+    trec = opt.one_of("--format", form, ("json", "trec")) == "trec"
+    if trec and batch is None:
+        raise InputError("--format trec writes the run of many queries; give them by --batch FILE")
     engine = _engine(index, query, batch, runtime, cascade, memory)
     # What is compiled on first use is not a part of the times that are printed.
     engine.search("warm up", k=1, candidates=1)
-    answer = partial(engine.search, k=k, candidates=candidates, first_stage=stage, where=matching)
-    answer = partial(answer, blend=blend, raw=raw, show_first_stage=show_first_stage)
-    answer = partial(answer, prune=parse_threshold(prune, "prune"))
-    _run(engine, query, batch, answer, as_json, raw)
+    answer = partial(engine.search, k=k, blend=blend, raw=raw, show_first_stage=show_first_stage)
+    answer = partial(answer, prune=parse_threshold(prune, "prune"), **how)
+    _run(engine, query, batch, answer, as_json, raw, trec)
 
 
 def ask(
@@ -87,21 +87,24 @@ def ask(
     as_json: opt.Json = False,
 ) -> None:
     """Answer a question with spans of the passages."""
-    from decoupled.search.request import parse_threshold
+    from decoupled.search.request import parse_filter, parse_threshold
 
-    (stage, matching), least = _candidates(first_stage, where), parse_threshold(threshold)
+    how: Any = {"first_stage": first_stage, "candidates": candidates, "where": parse_filter(where)}
+    how |= {"k": k, "threshold": parse_threshold(threshold), "hops": hops}
     engine = _engine(index, question, batch, runtime, cascade, memory)
     engine.ask("warm up", candidates=1)
-    answer = partial(engine.ask, k=k, candidates=candidates, first_stage=stage, where=matching)
-    _run(engine, question, batch, partial(answer, threshold=least, hops=hops), as_json)
+    _run(engine, question, batch, partial(engine.ask, **how), as_json)
 
 
 def rerank(
-    query: Annotated[str, Argument(help="What the passages are ranked for.")],
+    query: Annotated[str, Argument(help="What to rank for; before it may stand an index.")],
     passages: Annotated[
         list[str] | None, Argument(help="Files or folders of passages; `-` or nothing reads stdin.")
     ] = None,
     model: opt.Starter = None,
+    ids: Annotated[list[str] | None, Option(help="File of ids, one a line, of the index.")] = None,
+    run: Annotated[str | None, Option(help="A TREC run to rerank: INDEX --run RUN.")] = None,
+    queries: Annotated[str | None, Option(help="The queries of the run.")] = None,
     k: Annotated[int | None, Option("-k", min=1, help="Keep the best k.")] = None,
     raw: opt.Raw = False,
     prune: opt.Prune = None,
@@ -109,21 +112,32 @@ def rerank(
     as_json: opt.Json = False,
 ) -> None:
     """Order passages by their relevance to a query."""
+    from decoupled.measure.runs import read_ids, read_run, rerank_run
     from decoupled.model.folder import is_model, starter_model
     from decoupled.search.request import parse_threshold
 
+    if bool(run) != bool(queries):
+        raise InputError("--run and --queries belong together: a run, and the texts of its queries")
+    how: Any = {"k": k, "raw": raw, "prune": parse_threshold(prune, "prune")}
+    if run and queries:
+        texts, ranked = {one.id: one.text for one in _queries(queries)}, read_run(run)
+        reranked = rerank_run(dc.Engine(query, runtime=runtime), ranked, texts, **how)
+        return _print_many(reranked, len(ranked), not as_json)
     # In the order of `ask`: the model of an index, or a model, before the query.
     if passages and ((Path(query) / "manifest.json").exists() or is_model(query)):
         model, query, *passages = query, *passages
-    if not passages and sys.stdin.isatty():
+    if not (passages or ids) and sys.stdin.isatty():
         raise InputError("no passages: name a file, or pipe them in as jsonl, csv or one per line")
-    texts = list(dc.read_passages(*(passages or ["-"]), chunk=None))
     engine = dc.Engine(model or starter_model(), runtime=runtime)
-    hits = engine.rerank(query, texts=texts, k=k, raw=raw, prune=parse_threshold(prune, "prune"))
+    if ids:
+        ((_, hits),) = rerank_run(engine, {query: read_ids(*ids)}, {query: query}, **how)
+    else:
+        stream = dc.read_passages(*(passages or ["-"]), chunk=None)
+        hits = engine.rerank(query, texts=list(stream), **how)
     printing.warn(*hits.notes)
     if as_json:
         printing.document(hits.to_json())
-    elif texts:
+    elif len(hits):
         rows = [(printing.score(h.score, raw), h.id, h.shown_text[:300]) for h in hits]
         printing.table(("score", "id", "text"), rows)
     else:
@@ -197,7 +211,7 @@ def serve(
     from decoupled.serve.cluster.shards import Layout
     from decoupled.serve.http.limits import Limits
 
-    offered = _queries(questions) if questions else []
+    offered = [query.text for query in _queries(questions)] if questions else []
     if index is None:
         offered = offered or [sample.question for sample in sample_questions()]
     layout = None
@@ -274,10 +288,27 @@ def _sample_index(runtime: str) -> Path:
         return index.path
 
 
-def _queries(batch: str) -> list[str]:
+def _queries(batch: str) -> list[Query]:
     from decoupled.measure.pairs import read_queries
 
-    return [query.text for query in read_queries(batch)]
+    return list(read_queries(batch))
+
+
+def _print_many(
+    results: Iterable[tuple[str, dc.Hits | dc.Answers]], count: int, trec: bool
+) -> None:
+    """Print each result as a JSON object, or as the lines of a run."""
+    from decoupled.measure.runs import run_lines
+
+    # A bar only where the lines are not seen.
+    with printing.progress_bar("queries", hidden=sys.stdout.isatty()) as bar:
+        for done, (query, result) in enumerate(results, 1):
+            if trec and isinstance(result, dc.Hits):
+                printing.warn(*result.notes)
+                printing.lines(*run_lines(query, result))
+            else:
+                printing.document(result.to_json())
+            bar.reach(done, count)
 
 
 def _engine(
@@ -301,14 +332,6 @@ def _engine(
     return dc.Engine(opened, cascade=parse_share(cascade), memory=memory)
 
 
-def _candidates(first_stage: str, where: str | None) -> tuple[FirstStageName, Where | None]:
-    """The first stage and the filter of its candidates, as the engine takes them."""
-    from decoupled.search.request import FirstStageName, parse_filter
-
-    stage = opt.one_of("--first-stage", first_stage, get_args(FirstStageName))
-    return cast("FirstStageName", stage), None if where is None else parse_filter(where)
-
-
 def _run(
     engine: dc.Engine,
     query: str | None,
@@ -316,18 +339,15 @@ def _run(
     answer: Callable[[str], dc.Hits | dc.Answers],
     as_json: bool,
     raw: bool = False,
+    trec: bool = False,
 ) -> None:
     """Print what is answered to a query, to those of a file, one JSON object a line, or to what is typed."""
     from decoupled.search.prompt import typed_queries
 
     if batch is not None:
-        texts = _queries(batch)
-        # A bar only where the lines are not seen.
-        with printing.progress_bar("queries", hidden=sys.stdout.isatty()) as bar:
-            for done, text in enumerate(texts, 1):
-                printing.document(answer(text).to_json())
-                bar.reach(done, len(texts))
-        return
+        queries = _queries(batch)
+        results = ((one.id, answer(one.text)) for one in queries)
+        return _print_many(results, len(queries), trec)
     for text in typed_queries() if query is None else [query]:
         result = answer(text)
         printing.warn(*result.notes)

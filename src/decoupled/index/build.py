@@ -163,14 +163,8 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     if chunk == "auto" and spec_of(source).memory_windows:
         chunk = None  # what it remembers is the windows of one passage
     chunker = Chunker(tokenizer_of(source), chunk, title_path=title_path)
-    chosen = Chosen(
-        include=tuple(include),
-        exclude=tuple(exclude),
-        format=format,
-        as_text=tuple(as_text),
-        text_field=text_field,
-        code=code,
-    )
+    pick = partial(Chosen, include=include, exclude=exclude, format=format, as_text=as_text)
+    chosen = pick(text_field=text_field, code=code)
     sink = Problems(on_error, skip)
     files = list(list_files(sources, sink, chosen))  # the one walk through the folders
     with ExitStack() as opened:

@@ -12,13 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
-from decoupled.errors import (
-    DecoupledError,
-    IndexMismatch,
-    InputError,
-    SpecError,
-    WeightsError,
-)
+from decoupled.errors import DecoupledError, IndexMismatch, InputError, SpecError, WeightsError
 from decoupled.index.store.location import LOCK, Location, location_of, locked
 from decoupled.model import files, folder, sums
 from decoupled.model.codec import build_codec, needs_fit, parse_codec

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
+from decoupled.errors import MissingRecord
 from decoupled.index.record import Excerpt
+from decoupled.index.stale import document_of
 from decoupled.index.store.base import Snapshot
+from decoupled.index.store.filters import VALUES
 from decoupled.model.tokens import Passage
 
 AROUND = 1500
@@ -30,6 +33,25 @@ def passage_and_around(snapshot: Snapshot, ident: str) -> tuple[Passage, list[Pa
     rows = snapshot.lexical(words, MOST, {"document": name, "start": near}).rows
     others = {p.id: p for p in joined(snapshot.texts(rows)) if p.id != ident}
     return passage, sorted([passage, *others.values()], key=lambda p: int(p.meta["start"]))
+
+
+def named(snapshot: Snapshot, ids: Sequence[str]) -> dict[str, list[str]]:
+    """The passages that each id names: itself, or all that were cut from the document of that name.
+
+    Ids that the index does not know are left out.
+    """
+    try:
+        snapshot.locate(ids)
+        return {ident: [ident] for ident in ids}
+    except MissingRecord:
+        digests = dict(zip(ids, snapshot.digests(ids), strict=True))
+    passages = {ident: [ident] for ident in ids if digests[ident] is not None}
+    others = [ident for ident in ids if digests[ident] is None]
+    for start in range(0, len(others), VALUES):
+        for window in snapshot.scan({"document": others[start : start + VALUES]}):
+            if window.window == 0 and (name := document_of(window.id, window.meta)) != window.id:
+                passages.setdefault(name, []).append(window.id)
+    return passages
 
 
 def joined(windows: Iterable[Excerpt]) -> list[Passage]:

@@ -17,6 +17,8 @@ from decoupled.model.progress import Progress, counter
 from decoupled.search.engine import Engine
 from decoupled.search.request import FirstStage
 
+_EXPECTED = "expected corpus.jsonl, queries.jsonl and qrels.tsv as in BEIR"
+
 
 @dataclass(frozen=True, kw_only=True)
 class StageScores:
@@ -68,19 +70,25 @@ def judged_queries(data: str | Path, limit: int | None) -> tuple[list[Query], Qr
         raise InputError(f"{data} does not exist; give a file of queries or a BEIR folder")
     if not folder.is_dir():
         return list(read_queries(folder))[:limit], None
-    queries = sorted(folder.glob("queries.*"))
+    queries, grades = sorted(folder.glob("queries.*")), judgments(folder)
+    if not queries:
+        raise InputError(f"{data} has no queries.jsonl; {_EXPECTED}")
+    return [query for query in read_queries(queries[0]) if query.id in grades][:limit], grades
+
+
+def judgments(data: str | Path) -> Qrels:
+    """The grades of a file of judgments, or those of a BEIR folder: `test` if it has several sets."""
+    folder = Path(data)
     qrels = sorted((*folder.glob("qrels.*"), *folder.glob("qrels/*.*")))
-    for name, files in (("queries.jsonl", queries), ("qrels.tsv", qrels)):
-        if not files:
-            raise InputError(
-                f"{data} has no {name}; expected corpus.jsonl, queries.jsonl and qrels.tsv as in BEIR"
-            )
+    if not folder.is_dir():
+        return read_qrels(folder)
+    if not qrels:
+        raise InputError(f"{data} has no qrels.tsv; {_EXPECTED}")
     if len(qrels) > 1:
         qrels = [path for path in qrels if path.name.startswith("test.")]
     if len(qrels) != 1:
         raise InputError(f"{data}/qrels holds several sets of judgments and none is test; keep one")
-    grades = read_qrels(qrels[0])
-    return [query for query in read_queries(queries[0]) if query.id in grades][:limit], grades
+    return read_qrels(qrels[0])
 
 
 def stage_scores(

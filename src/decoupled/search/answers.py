@@ -30,6 +30,8 @@ Outcome = Hits | Answers | Labels | Exception
 
 MAX_TOKENS = 30
 """Longest answer, in tokens (DeFormer)."""
+NAMED = 20
+"""Ids that a note names."""
 FAINT = 0.01
 """Share of the best answer's score below which another answer is not shown."""
 
@@ -60,15 +62,21 @@ def outcome(spec: ModelSpec, search: SearchRun) -> Outcome:
     return search.error
 
 
-def noted(tokenizer: Tokenizer, request: Request, result: Outcome) -> Outcome:
-    """The result with a note if the model cannot read the query; what is no language has no answer."""
+def noted(tokenizer: Tokenizer, search: SearchRun, result: Outcome) -> Outcome:
+    """The result with a note if the model cannot read the query, and of ids that the index does not have.
+
+    A query in no language has no answer.
+    """
+    request, ids = search.request, search.unknown
     note = query_note(tokenizer, request.query)
-    if note is None or isinstance(result, Exception):
+    if isinstance(result, Exception) or not (note or ids):
         return result
-    silent = request.threshold == "auto" and not is_language(request.query)
+    silent = note and request.threshold == "auto" and not is_language(request.query)
     if isinstance(result, Answers) and silent:
         result = replace(result, items=(), rejected=(*result.items, *result.rejected))
-    return replace(result, notes=(note,))
+    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+    unknown = f"ids that the index does not have: {', '.join(ids[:NAMED])}{more}" if ids else None
+    return replace(result, notes=tuple(filter(None, (note, unknown))))
 
 
 def _hits(spec: ModelSpec, search: SearchRun) -> Hits:

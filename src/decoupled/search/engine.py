@@ -33,9 +33,9 @@ from decoupled.search.late_interaction import LateInteraction, open_late_interac
 from decoupled.search.prune import Pruner
 from decoupled.search.request import (
     CANDIDATES,
-    FirstStageName,
     Request,
     SearchRun,
+    Stage,
     as_ids,
     as_passages,
     attempt,
@@ -58,7 +58,9 @@ class Engine:
     The cross component reads what late interaction finds best of what a search found: as many as its model
     says is enough (`LateSpec.keep`), else all. `cascade` is another share of the candidates, such as 0.3, or
     "all". `memory` is a budget such as "2GB" within which states that were read stay in memory; `warm` reads
-    them ahead; `remember`, bytes for states of texts of the caller.
+    them ahead; `remember`, bytes for states of texts of the caller. `first_stage` may be a search elsewhere:
+    a function of query and count that gives ids, best first, or (id, score); ids that the index does not have
+    are named in the `notes` of the results.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Engine:
         cascade: LateInteraction | float | Literal["all"] | None = None,
         memory: int | str | None = None,
         remember: int = 0,
+        first_stage: Stage = "auto",
     ) -> None:
         if isinstance(source, str | Path) and is_index(source):
             source = Index.open(source, runtime=runtime)
@@ -76,7 +79,7 @@ class Engine:
             source = open_runtime(source, name=runtime)
         self._source, self._process = source, os.getpid()
         self.index = source if isinstance(source, Index) else None
-        self._cascade = cascade
+        self._cascade, self._first_stage = cascade, first_stage
         self.cascade = open_late_interaction(cascade, source)
         self.text_cache = TextCache(remember) if remember else None
         self._state_cache = StateCache(memory) if memory is not None else None
@@ -94,6 +97,7 @@ class Engine:
             cascade=self._cascade,
             memory=self._state_cache.budget if self._state_cache is not None else None,
             remember=self.text_cache.limit if self.text_cache is not None else 0,
+            first_stage=self._first_stage,
         )
         engine.links, engine.route = self.links, self.route
         return engine
@@ -134,7 +138,7 @@ class Engine:
         query: str,
         k: int = 10,
         *,
-        first_stage: FirstStageName = "auto",
+        first_stage: Stage = "auto",
         candidates: int = CANDIDATES,
         where: Where | None = None,
         blend: float = 1.0,
@@ -185,7 +189,7 @@ class Engine:
         *,
         ids: Sequence[str] | None = None,
         texts: Sequence[str | Passage] | None = None,
-        first_stage: FirstStageName = "auto",
+        first_stage: Stage = "auto",
         candidates: int = CANDIDATES,
         where: Where | None = None,
         threshold: float | Literal["auto"] = "auto",
@@ -264,7 +268,7 @@ class Engine:
         origins = self.index.origins if self.index and self.links else None
         results = [with_links(result, origins, self.route) for result in results]
         every = zip(searches, results, strict=True)
-        return [noted(self.runtime.tokenizer, s.request, result) for s, result in every]
+        return [noted(self.runtime.tokenizer, s, result) for s, result in every]
 
     def score(
         self,
@@ -294,9 +298,9 @@ class Engine:
         for search in live(reading):
             with attempt(search):
                 with timed("retrieve_ms", search):
-                    vectors = search.encoding.vectors
-                    candidates = first_stage(snapshot, search.request, vectors, self.spec)
-                search.rankings = candidates.rankings
+                    how = search.request, search.encoding.vectors, self.spec, self._first_stage
+                    candidates = first_stage(snapshot, *how)
+                search.rankings, search.unknown = candidates.rankings, candidates.unknown
                 stored[search] = self._fetch(search, candidates, snapshot)
         titles, active = self.index is None or self.index.titles, live(searches)
         encoder = TextEncoder(runtime, self._codec, self.text_cache, budget, titles)
@@ -312,7 +316,7 @@ class Engine:
         return searches
 
     def candidates(
-        self, query: str, count: int = CANDIDATES, *, first_stage: FirstStageName = "auto"
+        self, query: str, count: int = CANDIDATES, *, first_stage: Stage = "auto"
     ) -> list[Passage]:
         """The candidates of the first stage alone, best first, each window as a passage."""
         how = Request(query=query, head="rank", retrieve=True, candidates=count)
@@ -324,7 +328,8 @@ class Engine:
         if request.reads_index:
             snapshot = self._snapshot()
             (encoding,) = encode_queries(self.runtime, [request])
-            rows = first_stage(snapshot, request, encoding.vectors, self.spec).own
+            vectors, default = encoding.vectors, self._first_stage
+            rows = first_stage(snapshot, request, vectors, self.spec, default).own
             excerpts = snapshot.texts(rows)
         return [
             *(Passage(id=e.id, text=e.text, title=e.title, meta=e.meta) for e in excerpts),

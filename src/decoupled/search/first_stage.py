@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.errors import InputError
+from decoupled.errors import InputError, OptionError
 from decoupled.index.encode import encode_texts
 from decoupled.index.store.base import Ranking, Rows, Snapshot, Where, ranking
+from decoupled.index.stored import named
 from decoupled.model import annex
 from decoupled.model.scoring import Floats, Scoring
 from decoupled.model.spec import ModelSpec, Side
 from decoupled.runtime.base import Runtime
-from decoupled.search.request import CANDIDATES, FirstStage, Request
+from decoupled.search.request import CANDIDATES, FirstStage, OutsideStage, Request, Stage
 
 FUSION = 60
 """Reciprocal rank fusion: rank r counts 1 / (FUSION + r) (Cormack, Clarke and Büttcher, 2009)."""
@@ -36,6 +38,8 @@ class Candidates:
     cosine: Floats = field(default_factory=lambda: np.zeros(0))
     rankings: Mapping[str, Ranking] = field(default_factory=dict)
     """The ranking of each search (lexical, dense…), where the request wants to see it."""
+    unknown: Sequence[str] = ()
+    """Ids that a first stage elsewhere gave, and the index does not have."""
 
 
 class _Scores:
@@ -81,11 +85,15 @@ class FirstStageQuery:
 
 
 def first_stage(
-    snapshot: Snapshot, request: Request, vectors: npt.NDArray[np.float32], spec: ModelSpec
+    snapshot: Snapshot,
+    request: Request,
+    vectors: npt.NDArray[np.float32],
+    spec: ModelSpec,
+    default: Stage = "auto",
 ) -> Candidates:
     """The candidates of a request, with those of their scores that its final score needs.
 
-    `vectors` has the vector of the query, where it retrieves.
+    `vectors` has the vector of the query, where it retrieves. `default` stands for `auto`.
     """
     if not request.retrieve:
         named = snapshot.locate(request.ids)
@@ -93,12 +101,14 @@ def first_stage(
     query = FirstStageQuery(snapshot, request.query, vectors[0])
     fusion = spec.scoring.fusion if spec.scoring is not None else None
 
-    def best(stage: FirstStage) -> Ranking:
+    def best(stage: str) -> Ranking:
         return retrieve(query, stage, request.candidates, request.where, fusion)
 
     auto: FirstStage = "hybrid" if spec.vector else "lexical"
-    stage = auto if request.first_stage == "auto" else request.first_stage
-    hits, rankings = best(stage), dict[str, Ranking]()
+    chosen = default if request.first_stage == "auto" else request.first_stage
+    stage = "outside" if callable(chosen) else auto if chosen == "auto" else chosen
+    hits, unknown = _outside(snapshot, request, chosen) if callable(chosen) else (best(stage), ())
+    rankings = dict[str, Ranking]()
     if request.hops > 1:
         hits = annex.load("hop.links").follow(snapshot, hits, request.hops)
     if request.show_first_stage:
@@ -111,7 +121,32 @@ def first_stage(
         bm25=query.bm25(rows) if scoring.bm25 and len(rows) else none,
         cosine=query.cosine(rows) if scoring.cosine and len(rows) else none,
         rankings=rankings,
+        unknown=unknown,
     )
+
+
+def _outside(
+    snapshot: Snapshot, request: Request, stage: OutsideStage
+) -> tuple[Ranking, Sequence[str]]:
+    """What a first stage elsewhere ranks, of the passages that are here, and the ids that are not."""
+    if request.where:
+        raise InputError("where filters the index's own first stage; filter in the one you gave")
+    scores: dict[str, float] = {}
+    for rank, one in enumerate(
+        islice(stage(request.query, request.candidates), request.candidates)
+    ):
+        ident, score = (one, 1 / (1 + rank)) if isinstance(one, str) else one
+        if not isinstance(ident, str):
+            raise InputError(f"the first stage gave {one!r:.60}; expected an id, or (id, score)")
+        scores.setdefault(ident, score)
+    passages = named(snapshot, list(scores))
+    unknown = [ident for ident in scores if ident not in passages]
+    scored = {p: scores[ident] for ident in scores for p in passages.get(ident, ())}
+    rows = snapshot.locate(list(scored))
+    # Passages may have several windows, so that each row's id is looked up, where a score is shown.
+    excerpts = snapshot.texts(rows) if request.show_first_stage else ()
+    values = np.array([scored[e.id] for e in excerpts] or [0.0] * len(rows), np.float32)
+    return Ranking(rows, values), unknown
 
 
 def blended(request: Request, spec: ModelSpec) -> Scoring | None:
@@ -123,7 +158,7 @@ def blended(request: Request, spec: ModelSpec) -> Scoring | None:
 
 def retrieve(
     query: FirstStageQuery,
-    stage: FirstStage,
+    stage: str,
     k: int,
     where: Where | None = None,
     fusion: float | None = None,
@@ -145,7 +180,9 @@ def retrieve(
             rows = np.unique(np.concatenate([hits.rows for hits in lists]))
             sums = standardised(query.cosine(rows)) + fusion * standardised(query.bm25(rows))
             return ranking(rows, sums.astype(np.float32), k)
-    raise InputError(f"first stage {stage!r}; choose one of {', '.join(get_args(FirstStage))}")
+    raise OptionError(
+        "first_stage", f"is {stage!r}; choose {', '.join(get_args(FirstStage))} or auto"
+    )
 
 
 def prior(candidates: Candidates, scoring: Scoring) -> Floats:

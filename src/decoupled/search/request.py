@@ -6,7 +6,7 @@ import json
 import math
 import time
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeGuard, overload
@@ -28,7 +28,9 @@ from decoupled.search.results import Timing
 FirstStage = Literal["lexical", "dense", "hybrid"]
 FirstStageName = Literal["auto", FirstStage]
 """`auto` is both where the model learnt vectors, words alone elsewhere."""
-
+OutsideStage = Callable[[str, int], Iterable[str | tuple[str, float]]]
+"""A search elsewhere: for a query and a count, ids of passages or documents, or (id, score), best first."""
+Stage = FirstStageName | OutsideStage
 
 CANDIDATES = 100
 """Number of records that the first stage hands on by default."""
@@ -56,7 +58,7 @@ class Request:
     k: int | None = None
     """How many results; None for all, of given passages."""
     retrieve: bool = False
-    first_stage: FirstStageName = "auto"
+    first_stage: Stage = "auto"
     candidates: int = CANDIDATES
     read: Literal["auto", "all"] = "auto"
     """Which candidates the cross component reads: as the engine was made, or every one."""
@@ -174,6 +176,8 @@ class SearchRun:
         """All windows of the request, where some of them are left unread."""
         self.shown: dict[tuple[str, int], int] = {}
         """The window of each result, by the id of its passage and where the window begins in it."""
+        self.unknown: Sequence[str] = ()
+        """Ids that a first stage elsewhere gave, and the index does not have."""
         self.error: Exception | None = None
         self.spent: dict[str, float] = {}
         self._started = time.perf_counter()
@@ -319,8 +323,10 @@ def parse_threshold(text: str | None, option: str = "threshold") -> float | Lite
         raise OptionError(option, f"is {text!r}; give a score such as 0.5, or auto") from None
 
 
-def parse_filter(text: str) -> dict[str, object]:
+def parse_filter(text: str | None) -> dict[str, object] | None:
     """The `where` of a request, written as JSON."""
+    if text is None:
+        return None
     example = 'for example \'{"lang": "en"}\''
     try:
         condition = json.loads(text)

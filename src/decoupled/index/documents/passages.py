@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from math import isfinite
 from typing import NamedTuple
 
@@ -74,14 +74,8 @@ def read_passages(  # noqa: PLR0913 (what there is to choose)
     """
     check_sources(sources)
     chunker = Chunker(tokenizer or starter_tokenizer(), chunk, title_path=title_path)
-    chosen = Chosen(
-        include=tuple(include),
-        exclude=tuple(exclude),
-        format=format,
-        as_text=tuple(as_text),
-        text_field=text_field,
-        code=code,
-    )
+    pick = partial(Chosen, include=include, exclude=exclude, format=format, as_text=as_text)
+    chosen = pick(text_field=text_field, code=code)
     return passages_of(sources, Problems(on_error, report), on_bytes, chunker, chosen)
 
 

@@ -31,10 +31,7 @@ _COLUMN = re.compile(rb"(?i)\b(text|contents?|passage|body|query|question|senten
 
 
 def read_rows(
-    file: File,
-    problems: Problems,
-    on_bytes: OnBytes | None = None,
-    readers: Readers | None = None,
+    file: File, problems: Problems, on_bytes: OnBytes | None = None, readers: Readers | None = None
 ) -> Iterator[tuple[int, Fields]]:
     """Number and fields of each row: the number of a line, or of an item in a JSON list.
 

@@ -30,11 +30,11 @@ _INDEX = ("manifest.json", "passages.lance")
 class Chosen:
     """Which files of a folder are wanted, by patterns such as `*.html` or `drafts/*`."""
 
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
     format: str | None = None
     """How standard input, pipes and named files of unknown endings are read, by a format's name."""
-    as_text: tuple[str, ...] = ()
+    as_text: Sequence[str] = ()
     """Files that are read as plain text, whatever their ending."""
     text_field: str | None = None
     """The field of a row that is its text; None looks for `text`, `contents`…"""

@@ -17,21 +17,15 @@ from decoupled.index.formats.streams import Inflated, OnBytes, opened
 
 DAMAGED: tuple[type[Exception], ...] = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, OSError, EOFError),
-    *(
-        NotImplementedError,
-        RuntimeError,
-    ),  # a compression, or a password, that zipfile does not know
+    # Raised for a compression, or a password, that zipfile does not know.
+    *(NotImplementedError, RuntimeError),
 )
 
 FormatOf = Callable[[PurePosixPath, Chosen], Format | None]
 
 
 def members(
-    file: File,
-    format_of: FormatOf,
-    problems: Problems,
-    chosen: Chosen,
-    on_bytes: OnBytes | None,
+    file: File, format_of: FormatOf, problems: Problems, chosen: Chosen, on_bytes: OnBytes | None
 ) -> Iterator[File]:
     """Yield the files of an archive that are read; each must be read before the next is asked for."""
     members_of = _zipped(file, on_bytes) if file.format.name == "zip" else _tarred(file, on_bytes)

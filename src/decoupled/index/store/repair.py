@@ -251,11 +251,7 @@ def _matches(row: Any, excerpt: Excerpt | None) -> bool:
 
 
 def _replace(
-    store: LanceStore,
-    location: Location,
-    rows: Rows,
-    passages: list[list[Excerpt]],
-    encode: Encode,
+    store: LanceStore, location: Location, rows: Rows, passages: list[list[Excerpt]], encode: Encode
 ) -> None:
     """One commit that takes rows away and adds the passages, encoded anew."""
     fragments: list[Any] = []

@@ -250,7 +250,7 @@ class _CandidateSearch:
         first_stage_query = FirstStageQuery(
             snapshot=self.snapshot, query=query.query, vector=vector
         )
-        ranked = retrieve(first_stage_query, self.stage, DEPTH, fusion=self.fusion).rows  # type: ignore[arg-type]
+        ranked = retrieve(first_stage_query, self.stage, DEPTH, fusion=self.fusion).rows
         others = self._not_copies(query, ranked)
         own = [] if query.source is None else [query.source]
         rest = self._chosen(search, others, self.count - len(own), np.append(own, ranked))
