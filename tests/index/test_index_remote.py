@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -160,8 +160,7 @@ def test_a_record_that_went_bad_in_the_cache_is_fetched_again(bucket, split, mon
         index.add(passages(30))
     engine = Engine(address)
     first = engine.search(QUERY, k=30)
-    for chunk in engine.index.location._cache._chunks:
-        chunk.path.write_bytes(bytes(chunk.end))
+    engine.index.location._cache._run("UPDATE records SET content = zeroblob(size)")
     assert [h.score for h in engine.search(QUERY, k=30)] == [h.score for h in first]
     assert [h.score for h in engine.search(QUERY, k=30)] == [h.score for h in first]
 
@@ -186,50 +185,63 @@ def test_a_cache_stays_within_its_budget_and_keeps_what_is_read(tmp_path):
         fill(kept, [number])
         assert kept.bytes <= 64_000
     assert there(kept, 399) and not there(kept, 0)
-    on_disk = sum(f.stat().st_size for f in tmp_path.rglob("*.chunk"))
-    assert on_disk <= 64_000
     assert not there(kept, 399, size=10)
+    fill(kept, [500], size=8_001)
+    assert not there(kept, 500, size=8_001), (
+        "what is large for the budget would push out all others"
+    )
 
 
-def test_a_large_cache_has_few_open_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk_cache, "_CHUNK", 1000)
-    kept = DiskCache(tmp_path, 1_000_000)
-    fill(kept, range(500))
-    assert there(kept, 0) and len(list(tmp_path.rglob("*.chunk"))) <= 128
+def test_the_disk_holds_little_more_than_the_budget(tmp_path):
+    kept = DiskCache(tmp_path, 1 << 20)
+    fill(kept, range(9000))
+    kept.close()
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size < 1.5 * (1 << 20) and file.stat().st_mode & 0o077 == 0
+    small = DiskCache(tmp_path, 100_000)
+    small.close()
+    assert file.stat().st_size < 200_000, "a smaller budget gives the disk back"
 
 
-def test_a_cache_is_found_again_and_shared_by_nobody(tmp_path):
+def test_a_cache_is_found_again_and_shared(tmp_path):
     first = DiskCache(tmp_path, 64_000)
     fill(first, range(20))
     second = DiskCache(tmp_path, 64_000)
-    assert not there(second, 3)
+    assert there(second, 3)
+    fill(second, range(20, 30))
     first.close()
-    torn = next(tmp_path.glob("0/*.chunk")).with_name("99.chunk")
-    torn.write_bytes(b"half")
+    assert all(there(second, number) for number in range(30))
+    second.close()
+    assert not there(second, 3) and second.bytes == 0
     again = DiskCache(tmp_path, 64_000)
-    assert all(there(again, number) for number in range(20))
-    assert not torn.exists()
+    assert all(there(again, number) for number in range(30))
+    again.close()
+    (tmp_path / "records.sqlite").write_bytes(b"half of a page " * 900)
+    anew = DiskCache(tmp_path, 64_000)
+    assert not there(anew, 3) and anew.bytes == 0
+    fill(anew, [3])
+    assert there(anew, 3)
 
 
-@pytest.mark.parametrize("short", [True, False])
-def test_a_full_disk_ends_the_caching_and_no_read(tmp_path, monkeypatch, caplog, short):
-    kept, pwrite = DiskCache(tmp_path, 64_000), os.pwrite
+def test_a_full_disk_ends_the_caching_and_no_read(tmp_path, caplog):
+    kept = DiskCache(tmp_path, 1 << 20)
     fill(kept, range(3))
-
-    def full(descriptor, content, at):
-        if not short:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return pwrite(descriptor, content[:10], at)
-
-    monkeypatch.setattr(os, "pwrite", full)
-    fill(kept, range(3, 6))
-    monkeypatch.undo()
-    fill(kept, [6])
-    assert [there(kept, number) for number in range(7)] == [True] * 3 + [False] * 4
+    pages = kept._run("PRAGMA page_count")[0][0]
+    kept._run(f"PRAGMA max_page_count = {pages + 2}")  # as a disk with no more room
+    fill(kept, range(3, 40))
+    assert all(there(kept, number) for number in range(3)) and not there(kept, 39)
     assert len(caplog.records) == 1 and "nothing more is cached" in caplog.text
     kept.close()
-    again = DiskCache(tmp_path, 64_000)
-    assert [there(again, number) for number in range(7)] == [True] * 3 + [False] * 4
+    again = DiskCache(tmp_path, 1 << 20)
+    assert all(there(again, number) for number in range(3)) and not there(again, 39)
+
+
+def test_threads_share_a_cache(tmp_path):
+    kept = DiskCache(tmp_path, 1 << 20)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: fill(kept, range(n, n + 20)), range(0, 200, 10)))
+        assert all(pool.map(lambda n: there(kept, n), range(210)))
+    assert kept.bytes == 210_000
 
 
 @pytest.mark.parametrize(
