@@ -5,6 +5,7 @@ curl -s localhost:9200/docs/_search -H 'content-type: application/json' \
   python examples/first_stage/opensearch.py docs.idx "Who wrote Dracula?"
 """
 
+import argparse
 import json
 import sys
 from collections.abc import Mapping
@@ -20,7 +21,11 @@ def ranked(engine: dc.Engine, query: str, response: Mapping[str, Any], k: int = 
 
 
 if __name__ == "__main__":
-    found = ranked(dc.Engine(sys.argv[1]), sys.argv[2], json.load(sys.stdin))
-    for hit in found:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("index", help="index that holds the same ids")
+    parser.add_argument("query")
+    args = parser.parse_args()
+    hits = ranked(dc.Engine(args.index), args.query, json.load(sys.stdin))
+    for hit in hits:
         print(f"{hit.score:.3f}  {hit.id}")
-    sys.stderr.write("".join(f"{note}\n" for note in found.notes))
+    sys.stderr.write("".join(f"{note}\n" for note in hits.notes))

@@ -3,7 +3,7 @@
 python examples/first_stage/postgres.py postgresql://localhost/docs "Who wrote Dracula?"
 """
 
-import sys
+import argparse
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -67,5 +67,8 @@ def main(address: str, query: str) -> dc.Hits:
 
 
 if __name__ == "__main__":
-    for hit in main(*sys.argv[1:3]):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("address", help="a database, such as postgresql://localhost/docs")
+    parser.add_argument("query")
+    for hit in main(**vars(parser.parse_args())):
         print(f"{hit.score:.3f}  {hit.id}  {hit.text}")

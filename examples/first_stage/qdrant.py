@@ -3,7 +3,7 @@
 python examples/first_stage/qdrant.py "Who wrote Dracula?"
 """
 
-import sys
+import argparse
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -57,5 +57,7 @@ def main(query: str, client: QdrantClient | None = None) -> dc.Hits:
 
 
 if __name__ == "__main__":
-    for hit in main(sys.argv[1]):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("query")
+    for hit in main(parser.parse_args().query):
         print(f"{hit.score:.3f}  {hit.id}  {hit.text}")

@@ -489,6 +489,4 @@ def test_missing_data_fails_in_one_line_before_anything_heavy_loads():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr == (
-        "error: NONE.json does not exist; give a file or folder of judged data\n"
-    )
+    assert done.stderr == "error: NONE.json does not exist; check the path\n"

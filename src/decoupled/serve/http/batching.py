@@ -133,12 +133,14 @@ class Batcher(Generic[T, R]):
         """Compute batches until nothing waits."""
         while batch := self._take():
             begun, weight = time.perf_counter(), sum(waiting.weight for waiting in batch)
+            beside = len(self._working)
             self._computing += weight
             outcomes = await self._outcomes(batch)
             self._computing -= weight
             worked = time.perf_counter() - begun
             failed = any(isinstance(outcome, Exception) for outcome in outcomes)
-            self._learn(weight, worked / len(self._working), failed=failed)
+            # Others came or went meanwhile.
+            self._learn(weight, worked / max(beside, len(self._working)), failed=failed)
             self._metrics.batch(self.name, len(batch), worked)
             for waiting, outcome in zip(batch, outcomes, strict=True):
                 # Its client left meanwhile, or its time was up.
