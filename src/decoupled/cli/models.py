@@ -162,7 +162,7 @@ def info(
 
 def export(
     model: Annotated[Path, Argument(help="A model folder, or an index for the model in it.")],
-    runtime: Annotated[str, Option(help="openvino.")] = "openvino",
+    runtime: Annotated[str, Option(help="openvino, or onnx: graphs.")] = "openvino",
     int8: Annotated[bool, Option("--int8", help="Calibrate, so that it multiplies bytes.")] = False,
     calibrate: Annotated[
         list[str] | None,

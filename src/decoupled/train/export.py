@@ -1,4 +1,4 @@
-"""`export`: a model folder made ready for int8, calibrated on pairs of texts."""
+"""`export`: a model folder made ready for int8, calibrated on pairs of texts, or written as ONNX graphs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,16 @@ def export(
 
     OpenVINO reads a folder as it is. `int8` also calibrates it, so that it multiplies bytes: on the pairs of
     the files `calibrate`, or on passages, each asked for by its opening; on the samples where none is named.
+    The runtime `onnx` writes graphs for onnxruntime into the folder `onnx`, which need no calibration.
     """
-    if runtime != "openvino":
-        raise OptionError("runtime", f"is {runtime!r}; openvino is what there is to export to")
+    if runtime not in ("openvino", "onnx"):
+        raise OptionError("runtime", f"is {runtime!r}; choose openvino or onnx")
     folder = Path(model) / MODEL if is_index(model) else Path(model)
     cpu.protect()
+    if runtime == "onnx":
+        from decoupled.train.onnx import export_onnx
+
+        return {"model": str(folder), "runtime": runtime, **export_onnx(folder, int8=int8)}
     from decoupled.runtime.openvino.calibrate import export_int8
 
     read_spec(folder)
@@ -62,7 +67,9 @@ def _pairs(sources: Sequence[str | Path]) -> list[tuple[str, str]]:
 def exported_lines(facts: dict[str, object], model: str | Path) -> Iterator[str]:
     """Lines for a terminal that say what `export` wrote."""
     folder = Path(str(facts["model"]))
-    if "inputs" in facts:
+    if "files" in facts:
+        yield f"{facts['files']}; README.md beside them says inputs and outputs"
+    elif "inputs" in facts:
         yield f"{facts['file']}: the ranges of {facts['inputs']} inputs over {facts['pairs']} pairs"
         if not cpu.multiplies_bytes():
             yield "this processor multiplies floats as fast: openvino stays with them here"

@@ -110,9 +110,8 @@ class Frame:
         return mask | eye
 
     def _is_padded(self) -> bool:
-        # While steps are captured nothing can be asked of a GPU, and a mask of real tokens changes nothing.
-        captured = self.real_BT.is_cuda and torch.cuda.is_current_stream_capturing()
-        if self.padded is None and not captured:
+        # A graph that is exported cannot ask, and a mask of real tokens changes nothing.
+        if self.padded is None and not torch.compiler.is_exporting():
             return not bool(self.real_BT.all())
         return self.padded is not False
 
