@@ -98,8 +98,8 @@ def test_a_folder_that_may_not_be_written_is_said_before_pairs_are_read(run, mad
 
 
 def test_failures_say_what_to_do(run, made):
-    failed = run("export", made / "m", "--runtime", "onnx").failure
-    assert "--runtime is 'onnx'; openvino is what there is to export to" in failed
+    failed = run("export", made / "m", "--runtime", "gguf").failure
+    assert "--runtime is 'gguf'; choose openvino or onnx" in failed
     assert "is not a model folder" in run("export", made / "nothing").failure
     failed = run("search", made / "m", "x", "--runtime", "tpu").failure
     assert "runtime 'tpu' is unknown; choose one of auto, torch, cuda, openvino" in failed

@@ -82,8 +82,10 @@ def test_an_option_is_named_as_an_argument():
     error = pickle.loads(pickle.dumps(OptionError("on_error", "is 'no'; leave it out")))
     assert str(error) == "on_error is 'no'; leave it out"
     assert error.typed == "--on-error is 'no'; leave it out"
-    with pytest.raises(dc.InputError, match=re.escape("runtime is 'onnx'; openvino is what")):
-        dc.export("m", runtime="onnx")
+    with pytest.raises(
+        dc.InputError, match=re.escape("runtime is 'gguf'; choose openvino or onnx")
+    ):
+        dc.export("m", runtime="gguf")
 
 
 def test_facts_of_models_machine_and_money(cli, place):

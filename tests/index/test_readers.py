@@ -215,7 +215,9 @@ def test_a_process_that_cannot_start_is_an_error_not_many_skipped_files(tmp_path
 def test_signals_end_a_build_while_a_hostile_file_is_read(tmp_path, number):
     put(tmp_path, "a.docx", hostile.SKIPPED["span-many.docx"]())
     code = (
-        "import sys\nfrom decoupled.index.documents import readers, read_passages\n"
+        "import signal, sys\nfrom decoupled.index.documents import readers, read_passages\n"
+        # A shell starts its background jobs with the signal ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "limits = readers.ReaderLimits(seconds=60, memory=16 << 30, output=9999)\n"
         "readers.ReaderLimits.of = lambda size: limits\n"
         "print('begins', flush=True)\n"
