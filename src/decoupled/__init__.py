@@ -4,8 +4,6 @@ The public names are those of `__init__.pyi` beside this file. Each is loaded on
 importing the package stays cheap and needs neither torch nor numpy.
 """
 
-from __future__ import annotations
-
 import warnings
 from importlib import import_module
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """The command line: a thin skin over the library. Data on stdout, progress and logs on stderr."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from copy import copy

@@ -1,7 +1,5 @@
 """`adapt` and `pretrain`: a model learns from texts without labels."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`mcp`: an index, or a folder that is kept indexed, as tools of an agent."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`build_index`: a corpus becomes an index, in this process, in several, or on a cluster."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import Counter

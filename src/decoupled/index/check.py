@@ -4,8 +4,6 @@ Whatever can be made again from a passage's text is: states, vectors, search ind
 no numbers, Lance's manifest from its second copy. A passage whose text is damaged is lost, and named.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace

@@ -1,7 +1,5 @@
 """Encodes texts into states and passages into records: batches of like length, the caller's order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Passages into a store, in bounded memory, one commit per part: what is there already is passed over."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What became of each file of a corpus: read, unchanged, cut, skipped or left out, and why."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Puts stored windows together again: one passage with its neighbours, or all passages of an index."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 

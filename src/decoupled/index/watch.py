@@ -1,7 +1,5 @@
 """Keeps an index in step with files: only those that changed are read, only what they changed is encoded."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Workers of a build encode parts and write them, in processes of this machine."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence

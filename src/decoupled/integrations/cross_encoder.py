@@ -4,8 +4,6 @@ from decoupled.integrations.cross_encoder import CrossEncoder
 CrossEncoder("docs.idx").rank("who wrote Dracula?", documents, top_k=3)
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module

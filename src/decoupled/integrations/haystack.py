@@ -3,8 +3,6 @@
 A pipeline file that names them loads with `allowed_modules=["decoupled.integrations.haystack"]`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """LangChain: `DecoupledRetriever` searches an index; `DecoupledRerank` reorders what others retrieved."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

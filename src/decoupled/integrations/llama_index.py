@@ -1,7 +1,5 @@
 """LlamaIndex: `DecoupledRetriever` searches an index, `DecoupledRerank` is a node postprocessor."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from decoupled.errors import InputError, MissingDependency

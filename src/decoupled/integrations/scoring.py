@@ -1,7 +1,5 @@
 """Documents of another framework, scored by an engine: stored states where the index has them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

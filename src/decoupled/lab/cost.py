@@ -4,8 +4,6 @@ Compute costs time, a stored passage costs a read per pair and its bytes per mon
 queries a day the store costs more than it saves: `break_even` says where.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What scripts of benchmarks and experiments share: their options, and the JSON that they leave."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -4,8 +4,6 @@ Trials are kept by their settings, which lie on a grid, and written to a journal
 on where it was stopped and no settings are tried twice.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 from collections.abc import Callable, Iterable, Sequence

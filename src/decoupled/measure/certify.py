@@ -4,8 +4,6 @@ Passages are indexed with the split model as it will store them; each query is r
 turn, by the joint model over the texts. So agreement, quality, time and bytes belong together.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ softmax, activations and biases do not. `work` counts what our components comput
 reads. `lab.study.published` counts as DeFormer does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod

@@ -1,7 +1,5 @@
 """`demo`: the sample questions, answered from the index and read again by the joint model."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from statistics import median

@@ -1,7 +1,5 @@
 """`info`: what a model or an index on disk holds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from decoupled.errors import InputError

@@ -1,7 +1,5 @@
 """Wall time of alternatives, measured in turns so that what else the machine does hits all of them alike."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

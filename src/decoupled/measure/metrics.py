@@ -4,8 +4,6 @@ Answers are compared by the rules of the official SQuAD script; nDCG, reciprocal
 trec_eval.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Queries, judgments and pairs: what models are trained and checked with."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

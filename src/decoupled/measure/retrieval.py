@@ -1,7 +1,5 @@
 """The whole read path on judged queries: what each first stage finds, and what reranking adds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs as TREC writes them, rankings of any system: read, reranked from stored passages, and scored."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Results for people: a table, and values as its cells show them, wherever it is printed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

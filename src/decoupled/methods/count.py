@@ -1,7 +1,5 @@
 """Parameters, bytes and arithmetic of a model: what methods save, before anything is trained."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import prod

@@ -1,7 +1,5 @@
 """Layers of another kind in place of ordinary ones: what may be replaced, and new tensors for it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

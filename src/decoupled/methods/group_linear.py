@@ -4,8 +4,6 @@ A group linear layer cuts its input into groups and has a matrix for each: a blo
 layer of a unit but the first also sees what the unit was given, group by group beside the layer before.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Units of group linear layers as modules."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

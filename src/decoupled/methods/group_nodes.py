@@ -1,7 +1,5 @@
 """Units of group linear layers as nodes."""
 
-from __future__ import annotations
-
 import numpy as np
 from openvino import Node
 from openvino import opset15 as op

@@ -4,8 +4,6 @@ A head or neuron is judged by the derivative of the loss by a gate on its output
 gate per example the absolute value is taken before the mean over examples. H: heads or neurons of a block.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal

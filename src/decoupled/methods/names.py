@@ -1,7 +1,5 @@
 """The methods by name, and `NAME:key=value,key=value` as a method with checked options."""
 
-from __future__ import annotations
-
 import types
 import typing
 from typing import Any, Literal, Union, cast, get_args, get_origin

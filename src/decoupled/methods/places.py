@@ -1,7 +1,5 @@
 """Where the real tokens of a padded batch stand, for kinds that count tokens instead of positions."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

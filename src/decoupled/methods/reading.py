@@ -1,7 +1,5 @@
 """Choose on development data how many candidates of a search must still be read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain

@@ -1,7 +1,5 @@
 """`shrink`: methods applied in the written order, and training to win back what they lose."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 `name` is a matrix's prefix.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count

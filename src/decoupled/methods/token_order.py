@@ -1,7 +1,5 @@
 """Another order of the vocabulary: tensors, ids and the tokenizer are renumbered."""
 
-from __future__ import annotations
-
 import json as jsonlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

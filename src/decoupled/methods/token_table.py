@@ -1,7 +1,5 @@
 """Token tables of less width: what factorising and banding share."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

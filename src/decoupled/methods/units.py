@@ -1,7 +1,5 @@
 """Structured pruning: what heads and neurons share, the score of each unit and the cut."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

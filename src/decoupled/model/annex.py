@@ -5,8 +5,6 @@ recipe is looked up here by its name, and its folder is loaded then. To add a me
 lines of this table.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from types import ModuleType
 from typing import Any

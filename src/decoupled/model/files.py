@@ -1,7 +1,5 @@
 """Files of a model folder on a disk that may be full."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -3,8 +3,6 @@
 A folder appears whole or not at all: it is written beside its place and renamed into it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

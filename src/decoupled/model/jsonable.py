@@ -1,7 +1,5 @@
 """Frozen dataclasses as JSON, both ways: exact inverses, and every misfit is named."""
 
-from __future__ import annotations
-
 import math
 import types
 import typing

@@ -1,7 +1,5 @@
 """Which language a text is in, and whether a model reads it: by scripts and the commonest words alone."""
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """Progress of work that takes a while: how much is done, and of how much, told to whoever watches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 Progress = Callable[[int, int | None], None]

@@ -1,7 +1,5 @@
 """Published prompts by name, templates from files, and how a template is tokenised."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence

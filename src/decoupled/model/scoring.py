@@ -3,8 +3,6 @@
 It is kept in the spec and is no part of the fingerprint: an index stays valid whatever the scores mean.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Where sentences end: full stops that are none of an abbreviation, a number or an initial."""
 
-from __future__ import annotations
-
 import re
 
 _END = re.compile(

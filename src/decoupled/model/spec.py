@@ -4,8 +4,6 @@ Modules are built once, from the final spec. A variant is another spec: pruning,
 split never touches a built module. `to_json` and `from_json` are exact inverses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """Another split of the same encoder: where it is split, which layers are one-way, or not at all."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Shapes: N tokens of all texts together, P texts, T tokens of the longest, D width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Checksums of files and tensors: what is not what was saved is noticed when it is read."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Callable, Mapping

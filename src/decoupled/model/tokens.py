@@ -4,8 +4,6 @@ Each side is tokenised on its own, so a passage's tokens depend on the passage a
 file does between the two texts of a pair is read off once, in `text_spec`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Layers as people write them: `4-6`, `4,5`, `auto`."""
 
-from __future__ import annotations
-
 from decoupled.errors import OptionError
 from decoupled.model.spec import OneWay
 

@@ -3,8 +3,6 @@
 The verdict comes from a child process, so that the probe may die in our stead; it is kept per machine.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """`doctor`: what this machine has, and what is missing for which command."""
 
-from __future__ import annotations
-
 import os
 import platform
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """The reference runtime: the torch model as it is, on any device that torch knows."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ Span logits hold, for each window, its no-answer row and then a start and an end
 has no rows there and special tokens are left out, so neither can be part of an answer.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Sequence

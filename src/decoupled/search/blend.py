@@ -1,7 +1,5 @@
 """Between late interaction and the cross component: what is added to the rank logits, and what is read."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

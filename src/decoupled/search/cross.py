@@ -1,7 +1,5 @@
 """Queries against their passages: the hot loop. Batches of like length, logits in the caller's order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

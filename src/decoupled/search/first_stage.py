@@ -1,7 +1,5 @@
 """First-stage retrieval: lexical, dense, or both fused; and what its scores add to the final score."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

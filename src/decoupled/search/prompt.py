@@ -1,7 +1,5 @@
 """Queries that are typed one after the other, with arrow keys and a history that outlives the process."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import suppress

@@ -5,8 +5,6 @@ what the query looks for: from the weight of the answers that begin and end in i
 or, for a model that finds no answers, from how well its tokens match those of the query.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

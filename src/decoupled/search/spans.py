@@ -1,7 +1,5 @@
 """Where an answer ends: at a quotation mark, bracket, statement or unit, and not within one."""
 
-from __future__ import annotations
-
 import re
 
 REACH = 120

@@ -1,7 +1,5 @@
 """What comes with the package: the starter model, sample passages, and questions to ask them."""
 
-from __future__ import annotations
-
 import atexit
 import itertools
 import json

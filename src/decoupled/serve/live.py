@@ -1,7 +1,5 @@
 """The engine of a path whose index may be replaced while it serves."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """`adapt`: an index in, a model that knows its texts out; nothing is labelled."""
 
-from __future__ import annotations
-
 import errno
 import math
 import time

@@ -1,7 +1,5 @@
 """`evaluate`: metrics of a model on pairs: answers as SQuAD scores them, accuracy, and ranking."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`export`: a model folder made ready for int8, calibrated on pairs of texts, or written as ONNX graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

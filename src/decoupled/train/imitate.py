@@ -1,7 +1,5 @@
 """A split model learns what teachers say of lists of candidates: the part of `adapt` that needs no index."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

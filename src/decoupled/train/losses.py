@@ -4,8 +4,6 @@
 is computed in fp32. A pair without a label has `UNLABELLED` there and adds nothing to the task loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """A model folder as ONNX graphs, for programs that have onnxruntime and neither torch nor this package."""
 
-from __future__ import annotations
-
 import logging
 import tempfile
 import warnings

@@ -1,7 +1,5 @@
 """The lines of a run: what counts its preparations, and where it is in words."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable

@@ -4,8 +4,6 @@
 through `decoupled.model.jsonable.to_json` and `recipe_from`, which also reads what earlier versions wrote.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace

@@ -1,7 +1,5 @@
 """Models made ready for training: their teacher, a projection at the split, a vector, other lengths."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

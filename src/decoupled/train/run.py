@@ -1,7 +1,5 @@
 """`distill`: a model and pairs in, a better model out."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence

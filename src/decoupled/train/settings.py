@@ -1,7 +1,5 @@
 """What a command that trains is given: its options, and fields of a recipe by name."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

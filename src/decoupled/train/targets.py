@@ -1,7 +1,5 @@
 """What a teacher says of every example, computed once and kept: a step then costs the student alone."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

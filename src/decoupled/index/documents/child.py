@@ -4,8 +4,6 @@ A request is a line of JSON, followed by the bytes of the file where it has no p
 JSON, each after its length; the last event of a file says how its reader ended.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import signal

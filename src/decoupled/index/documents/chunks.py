@@ -4,8 +4,6 @@ A document's text is its blocks with a blank line between them, which is what it
 (`chunk=None`); every passage that is cut from it is `text[start:end]`.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Rows that nest what they hold: SQuAD's paragraphs with questions, RACE's articles with options."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Passages from the files that people have: the entry of the write path."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace

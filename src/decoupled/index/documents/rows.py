@@ -1,7 +1,5 @@
 """Any file as numbered rows of named fields, and those as what a caller reads in them."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

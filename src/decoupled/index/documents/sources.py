@@ -1,7 +1,5 @@
 """From what the user names to the files that are read, and the format of each."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath

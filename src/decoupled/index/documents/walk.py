@@ -1,7 +1,5 @@
 """Folders: which of their files are read, and what those are called."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Archives: the files in them are read in turn, and nothing is ever unpacked to a disk."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 import zipfile

@@ -1,7 +1,5 @@
 """What a reader finds in a document: headings, paragraphs, listings and tables, in their order."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Source code: its comments and docstrings under the names of their functions, or all of it."""
 
-from __future__ import annotations
-
 import io
 import re
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """Bytes of a document as text: by its byte order mark, by what it says, as UTF-8, or by a guess."""
 
-from __future__ import annotations
-
 import codecs
 import io
 import re

@@ -1,7 +1,5 @@
 """Rows of json and jsonl files: one line at a time, or one list as a whole."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

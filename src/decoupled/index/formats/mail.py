@@ -1,7 +1,5 @@
 """Mail: each message a row, its subject the title; what is attached is named and not read."""
 
-from __future__ import annotations
-
 import email
 import io
 import re

@@ -1,7 +1,5 @@
 """Office files: Word documents, spreadsheets, and the slides of OpenDocument."""
 
-from __future__ import annotations
-
 import io
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """Man pages, rst, EPUB, AsciiDoc, Org, RTF, ODT, pptx, LaTeX and others, through pandoc's one tree."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

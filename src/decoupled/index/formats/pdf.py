@@ -1,7 +1,5 @@
 """PDF: the text of its pages under the headings of its outline, without what every page repeats."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """Rows of tables: csv and tsv, whatever their habits of quoting and delimiting; Parquet and Arrow."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

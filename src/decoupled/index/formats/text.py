@@ -1,7 +1,5 @@
 """Plain text: paragraphs, headings that are underlined, and files with a text on each line."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterable, Iterator

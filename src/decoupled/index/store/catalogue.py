@@ -4,8 +4,6 @@ A row is a Lance address: its fragment's number in the upper 32 bits, its place 
 a fragment never change, so what was read of them serves every version; deletions are kept beside them.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property

@@ -5,8 +5,6 @@ that a manifest refers to is durable before the manifest is written, so a proces
 machine that loses power, leaves the old version or the new one.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import time

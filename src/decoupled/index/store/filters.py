@@ -4,8 +4,6 @@ A filter is turned into conditions on tags (see `record.tag`), so every store co
 Numbers compare as numbers, text as text, and `True` is not 1. `id` and `title` name those fields.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -9,8 +9,6 @@ PLACE/write.lock          held by the one writer
 An index keeps its manifest, codec and model in the same location, through the same few calls.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence

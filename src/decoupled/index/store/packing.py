@@ -4,8 +4,6 @@ Each record is packed by itself, so that any can be read alone. One that would h
 which its size says. Shapes: T tokens of a record, N of all.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import pairwise
 from typing import Any

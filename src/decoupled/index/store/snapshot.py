@@ -1,7 +1,5 @@
 """Reading one version of the embedded store: search in the Lance table, states from the segments."""
 
-from __future__ import annotations
-
 import json
 import threading
 import zlib

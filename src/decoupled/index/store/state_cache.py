@@ -4,8 +4,6 @@ What is kept is what the store holds, the codec's bytes: a few kilobytes a passa
 location of its bytes, which is never written twice, so updates, deletions and compaction need no notice.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections import Counter, OrderedDict

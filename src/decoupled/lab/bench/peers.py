@@ -6,8 +6,6 @@ quantised by NNCF as that backend does (static int8, Transformer scheme), and pu
 inside `CrossEncoder`, which goes on to tokenise, sort and batch.
 """
 
-from __future__ import annotations
-
 import os
 import timeit
 from functools import partial

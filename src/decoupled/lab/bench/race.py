@@ -4,8 +4,6 @@ Turns make the noise of a machine fall on all alike; ratios are medians over tur
 one shape at one number of passages. A file of results that already holds a cell spares it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ Speed does not depend on what the weights say, so nothing needs to be downloaded
 Hugging Face writes one, and every contender reads that folder.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from functools import cached_property

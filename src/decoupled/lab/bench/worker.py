@@ -3,8 +3,6 @@
 A process for each keeps their thread pools and allocators apart, and makes the memory of each its own.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

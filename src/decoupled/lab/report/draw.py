@@ -1,7 +1,5 @@
 """Figures drawn by matplotlib: SVG inside a page, and PNG or SVG files."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Figures as data: what is drawn, not how. The page, the pictures and the CSV files all come from it."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import dataclass

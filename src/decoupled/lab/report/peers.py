@@ -1,7 +1,5 @@
 """Figures of races against peers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

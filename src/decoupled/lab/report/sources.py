@@ -1,7 +1,5 @@
 """What a report is made of: the files of sweeps, layer studies, races and adapted models."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Figures of what happens inside the layers (DeFormer, figures 2 and 5), and of adapted models."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath

@@ -1,7 +1,5 @@
 """Figures of sweeps: score and speed-up against the split."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Everything that was measured, as a page with its pictures and tables beside it; needs `plots`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

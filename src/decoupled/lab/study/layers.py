@@ -7,8 +7,6 @@ attention that crosses the boundary between the texts.
 Shapes: B pairs in G groups of N, P passage tokens, T tokens of both texts, D width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice

@@ -1,7 +1,5 @@
 """Whether two systems differ by more than chance, over the same questions."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

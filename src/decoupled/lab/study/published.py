@@ -1,7 +1,5 @@
 """FLOPs as DeFormer counts them: every row of every layer, and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

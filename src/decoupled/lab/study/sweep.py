@@ -3,8 +3,6 @@
 A sweep is a file of JSON lines, one per split. It may be stopped at any time and goes on where it was.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Time of one query against stored passages, beside the joint model on the same texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A banded token table as a module."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from decoupled.methods.bands.part import Banded

@@ -1,7 +1,5 @@
 """A token table with less width for rarer tokens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

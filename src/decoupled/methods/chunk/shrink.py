@@ -1,7 +1,5 @@
 """Less memory: chunked feed-forward maps, and activations that are computed again."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Complex word embeddings as nodes."""
 
-from __future__ import annotations
-
 import numpy as np
 from openvino import Node
 from openvino import opset15 as op

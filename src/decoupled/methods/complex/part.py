@@ -1,7 +1,5 @@
 """Complex word embeddings: the position of a token is the phase of its vector (Wang et al., 2020)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Complex word embeddings in place of a learned position table."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 

@@ -6,8 +6,6 @@ after window the paper stops the gradient at the memory, and so does `stop`. S: 
 G: groups of tokens, C: tokens of a group.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, cast
 
 import torch

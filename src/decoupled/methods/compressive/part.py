@@ -1,7 +1,5 @@
 """Attention with a memory of the windows before (Compressive Transformer, Rae et al., 2020)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """A memory of the windows before (Rae et al., 2020), for texts of many windows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

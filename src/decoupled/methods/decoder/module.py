@@ -1,7 +1,5 @@
 """The attention of a decoder as modules."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Narrow token tables under a unit of group linear layers."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from decoupled.methods.define.part import GroupTable

@@ -1,7 +1,5 @@
 """Narrow token tables under group linear layers: folded into a whole table when the graph is made."""
 
-from __future__ import annotations
-
 import numpy as np
 import openvino as ov
 from openvino import Node

@@ -1,7 +1,5 @@
 """Narrow token tables that a unit of group linear layers widens: DeFINE, and DExTra as an embedding."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """Narrow token tables under group linear layers: fitted to the table that there was."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """DeLighT's attention as a module."""
 
-from __future__ import annotations
-
 import math
 
 from torch import Tensor

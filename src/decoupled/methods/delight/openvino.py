@@ -1,7 +1,5 @@
 """DeLighT's attention as nodes: ordinary attention over what its unit makes of each token."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from openvino import Node

@@ -1,7 +1,5 @@
 """DeLighT's attention: one head on the narrow end of a DExTra unit (Mehta et al., 2021)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal

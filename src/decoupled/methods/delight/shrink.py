@@ -1,7 +1,5 @@
 """DeLighT's layers in place of ordinary ones, to be distilled into."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -3,8 +3,6 @@
 A pair that goes on continues from the layer where it was judged; none is read twice.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Choose on development data how far behind a candidate must be for an exit to stop it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain

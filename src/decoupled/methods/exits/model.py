@@ -1,7 +1,5 @@
 """A model that gets exits: heads below its last layer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from decoupled.model.model import Model

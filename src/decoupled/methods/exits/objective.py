@@ -1,7 +1,5 @@
 """The exits of a reader alone: the rest of the model stays as it is, and so do its scores and its indexes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Exits in a search: candidates that an exit ranks too far behind are read no further."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

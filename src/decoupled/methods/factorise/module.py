@@ -1,7 +1,5 @@
 """A low-rank token table as a module."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from decoupled.methods.factorise.part import Factorised

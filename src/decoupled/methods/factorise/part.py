@@ -1,7 +1,5 @@
 """A low-rank token table."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """A factorised token table (ALBERT): one narrow table and a matrix that widens it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

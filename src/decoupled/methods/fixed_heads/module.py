@@ -6,8 +6,6 @@ every j with those weights. `apply` gives the same as `matrix @ values` in time 
 packed to the left.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import cast
 

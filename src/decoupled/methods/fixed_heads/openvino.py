@@ -3,8 +3,6 @@
 Real tokens stand to the left of the padding in every batch here, so a token's place is its number.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from openvino import Node
 from openvino import opset15 as op

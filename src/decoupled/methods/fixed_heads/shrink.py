@@ -4,8 +4,6 @@ A fixed head keeps its value and output maps and loses query and key. Which head
 by what it looks at already: the assignment with the least distance between its attention and the patterns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """Examples to train hops on: the passages of a question side by side, with their links."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ share a title, or where one mentions the title of the other. Where the best cand
 links, their own vectors say what is near them, and each passage hears all others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@
 nothing. W starts as `[I; 0]`, so that a model with new hops is the one without.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Attention between the first tokens of linked passages (Transformer-XH)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

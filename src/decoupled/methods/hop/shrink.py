@@ -1,7 +1,5 @@
 """Hops between linked passages (Zhao et al., 2020), for answers that need more than one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -7,8 +7,6 @@ product of the states with a few rows. Shapes: N tokens of all texts, T of one, 
 R rows of a query, S = R·H, K width of a head, D width of the encoder.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

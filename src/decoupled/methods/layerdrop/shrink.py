@@ -1,7 +1,5 @@
 """Fewer layers: LayerDrop while training (Fan et al., 2020), and the extraction of any depth."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Longer windows: a table of positions that is repeated."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

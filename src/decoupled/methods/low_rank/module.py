@@ -1,7 +1,5 @@
 """A matrix as two factors."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Low rank by singular values: every matrix of the layers as two factors, plain or whitened by data."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 

@@ -7,8 +7,6 @@ wrap around: the last one would then depend on padding. C: chunks, M: tokens of 
 chunk sees.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import NamedTuple, cast
 

@@ -1,7 +1,5 @@
 """Attention within buckets of alike tokens, found by hashing (Reformer)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

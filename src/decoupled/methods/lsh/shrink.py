@@ -1,7 +1,5 @@
 """Hashed attention (Kitaev et al., 2020) in place of full attention, for long windows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Long-short range attention as a module. C: columns of a half, W: tokens that a kernel sees."""
 
-from __future__ import annotations
-
 import math
 from typing import cast
 

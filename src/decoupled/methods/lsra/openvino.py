@@ -4,8 +4,6 @@ N: real tokens of the query and all of the passage, without the padding that may
 a kernel sees.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

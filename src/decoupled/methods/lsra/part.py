@@ -1,7 +1,5 @@
 """Long-short range attention: half of the columns attend, half are convolved (Wu et al., 2020)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Lite Transformer's layers in place of ordinary ones, to be distilled into."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """ELECTRA: a small generator guesses the hidden words, and the model finds where it guessed wrong."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, cast
 

@@ -5,8 +5,6 @@ other words are hidden each time, and a run that goes on hides what it would hav
 tokens.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import torch

@@ -1,7 +1,5 @@
 """Masked language modelling: guess the words that were hidden. The other pre-training tasks build on it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import ClassVar, cast
 

@@ -1,7 +1,5 @@
 """Next sentence prediction: beside the hidden words, does the second text follow the first?"""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

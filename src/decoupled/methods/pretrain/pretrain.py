@@ -1,7 +1,5 @@
 """`pretrain`: texts in, an encoder that knows their words out; nothing is labelled."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping

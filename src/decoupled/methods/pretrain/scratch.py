@@ -1,7 +1,5 @@
 """Models that begin at random, from a description alone."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path

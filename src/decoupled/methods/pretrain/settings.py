@@ -1,7 +1,5 @@
 """What `pretrain` is given: the settings of its objectives, their recipes, and the options of the command."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

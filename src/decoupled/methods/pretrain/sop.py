@@ -1,7 +1,5 @@
 """Sentence order prediction (ALBERT): both texts are of one place, so what they are about says nothing."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from decoupled.methods.pretrain.nsp import Nsp

@@ -1,7 +1,5 @@
 """StructBERT: hidden words, the order of a few shuffled ones, and how two texts follow one another."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """WKLM: was a name in a text exchanged for another of its kind? Knowing that takes knowing about things."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Pruning of neurons: those that contribute least are cut out for good."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Unstructured pruning: the smallest weights become 0. It saves bytes in a sparse format, and no time."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial

@@ -3,8 +3,6 @@
 Shape suffixes: N rows of a batch, I inputs, O outputs, G groups of columns, V rows of a table.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import torch

@@ -4,8 +4,6 @@
 with one scale that data gave (static). Norms, softmax, activations, residuals and heads stay floats.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace

@@ -6,8 +6,6 @@ however many layers there are. A run of such layers starts from two copies of it
 mean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """Reversible layers (Kitaev et al., 2020): their inputs are computed back from their outputs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

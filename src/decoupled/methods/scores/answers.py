@@ -1,7 +1,5 @@
 """Learn on development data what the scores of answers mean, and when to give none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Reliability and calibration error: whether scores are the probabilities that they claim to be."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Development data of one field: its corpus, its queries, and questions that the corpus does not answer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

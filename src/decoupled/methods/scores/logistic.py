@@ -1,7 +1,5 @@
 """Logistic regression: the fit that makes probabilities of scores."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

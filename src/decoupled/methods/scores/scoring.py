@@ -1,7 +1,5 @@
 """Learn on development data how much the first stage counts, and what the scores of a model mean."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Cross-layer sharing (ALBERT): layers of a group use one slot, and its opposite."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise

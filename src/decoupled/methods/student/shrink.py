@@ -1,7 +1,5 @@
 """A smaller model of the same family that learns from the whole one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """BERT-of-Theseus (Xu et al., 2020): a successor that replaces the model module by module."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal

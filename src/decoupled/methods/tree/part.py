@@ -1,7 +1,5 @@
 """Attention over a tree: nodes take what is under them (Nguyen et al., 2020)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Passages as trees (Nguyen et al., 2020): phrases, sentences and headings as rows of their own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

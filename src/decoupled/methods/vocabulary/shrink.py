@@ -1,7 +1,5 @@
 """Vocabulary reduction: keep the tokens that a corpus needs, renumber them, and rewrite the tokenizer."""
 
-from __future__ import annotations
-
 import json as jsonlib
 from dataclasses import dataclass
 from itertools import islice

@@ -3,8 +3,6 @@
 Shapes: N tokens of all texts together, D width of the states, W width of the codes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -5,8 +5,6 @@ number that encoding divided by: the error is at most half a step, and encoding 
 gives the same bytes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

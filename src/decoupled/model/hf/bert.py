@@ -1,7 +1,5 @@
 """BERT, RoBERTa, ELECTRA, DistilBERT and ALBERT: post-norm layers over learned positions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

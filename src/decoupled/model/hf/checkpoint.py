@@ -1,7 +1,5 @@
 """The files of a Hugging Face checkpoint: find the folder, read config and weights, run no code."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

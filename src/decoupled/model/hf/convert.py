@@ -1,7 +1,5 @@
 """A Hugging Face checkpoint → (spec, weights). Strict: every tensor is accounted for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """DeBERTa v2 and v3: post-norm layers whose attention reads a table of relative positions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

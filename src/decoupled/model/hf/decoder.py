@@ -1,7 +1,5 @@
 """Llama, Qwen2, Qwen3 and Gemma: causal decoders, and Llama made bidirectional, that score a prompt."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

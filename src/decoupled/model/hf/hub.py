@@ -1,7 +1,5 @@
 """Models on a Hugging Face hub: found by name, downloaded once and kept in its cache. No torch here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec

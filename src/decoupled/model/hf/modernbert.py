@@ -1,7 +1,5 @@
 """ModernBERT: pre-norm, rotary angles, windows in most layers, a gated feed-forward block."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from decoupled.model.hf.family import (

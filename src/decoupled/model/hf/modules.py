@@ -1,7 +1,5 @@
 """A reranker that sentence-transformers saved as modules: its head lies in folders beside the encoder."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

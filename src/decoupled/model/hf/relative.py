@@ -1,7 +1,5 @@
 """MPNet and XLNet: post-norm layers whose attention knows relative positions."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

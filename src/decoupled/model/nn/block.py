@@ -1,7 +1,5 @@
 """The registry of blocks, a module for each kind of part, and what a block needs beside its input."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import singledispatch
 

@@ -1,7 +1,5 @@
 """Token ids to vectors, and the tables that a cross component may add at its start (`cross_embed`)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

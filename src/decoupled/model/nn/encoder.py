@@ -1,7 +1,5 @@
 """The pair encoder: embedding and lower layers on one text, upper layers on two, heads on top."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import cast
 

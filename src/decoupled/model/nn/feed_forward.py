@@ -1,7 +1,5 @@
 """The feed-forward block."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

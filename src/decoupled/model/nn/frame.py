@@ -5,8 +5,6 @@ derives from positions, never from indices, so a gap of padding between query an
 nothing; and each thing is computed once per batch, however many layers ask.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast

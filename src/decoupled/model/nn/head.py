@@ -1,7 +1,5 @@
 """Heads: what is read off the last layer, and which rows that needs."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from decoupled.model.nn.feed_forward import ACTIVATIONS

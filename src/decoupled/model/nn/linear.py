@@ -1,7 +1,5 @@
 """Linear modules as a spec describes them, and norms; low-rank and quantised ones stand in `methods`."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from decoupled.model import annex

@@ -1,7 +1,5 @@
 """A range of layers over their slots, computing no row that nobody reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Token ids to vectors, and the tables that a cross component may add at its start."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Exits: heads below the last layer, by which pairs are read no further where that is enough."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """What is read off the last layer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Late interaction as a part of a model: its projection, and how far a search may rely on it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from decoupled.errors import SpecError

@@ -1,7 +1,5 @@
 """How the matrices of a block are held: whole, low-rank or quantised; and the tensors that hold them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias

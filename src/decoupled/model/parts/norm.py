@@ -1,7 +1,5 @@
 """Norms as data: their kind, their epsilon, their bias and their tensors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -4,8 +4,6 @@ A structure is a frozen dataclass with a field `kind`, as a part is, and is know
 The tokenizer asks it for the rows of a text, the embedding for their vectors; layers find it in their frame.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, TypeVar
 

@@ -1,7 +1,5 @@
 """Batches as CUDA graphs: a few launches instead of dozens, for any batch that fits the captured room."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections import Counter, OrderedDict

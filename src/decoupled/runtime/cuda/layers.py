@@ -3,8 +3,6 @@
 Shapes: P pairs, Q query rows a pair, N passage rows, D width, W width of the codes, I of all heads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """A query whose states are not computed yet: the first launch of its passages may read it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cached_property
 

@@ -3,8 +3,6 @@
 Shapes: P pairs, G queries, Q rows of each, N passage rows of all pairs together, W width of the states.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -3,8 +3,6 @@
 Shapes: P pairs, G queries, Q rows of each, W width of the states.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import torch

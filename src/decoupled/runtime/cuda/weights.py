@@ -4,8 +4,6 @@ Folding is done in fp32 before anything is rounded. Shapes: W width of the codes
 heads together.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Compiled components in the cache folder, so that a new process imports them instead of compiling."""
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections.abc import Callable

@@ -4,8 +4,6 @@ They are all that int8 needs besides the weights: kilobytes, kept in the model f
 `openvino/ranges.safetensors`. Weights are rounded when the graph is built.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The two components of a model as OpenVINO models with dynamic shapes, made from its spec and weights."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Codes to states, as the first nodes of the cross component; and codes from bytes, for its inputs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Token ids to vectors as nodes, and the tables at the start of a cross component."""
 
-from __future__ import annotations
-
 import numpy as np
 from openvino import Node
 from openvino import opset15 as op

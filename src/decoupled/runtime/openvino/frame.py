@@ -4,8 +4,6 @@ All pairs of a batch have the same query, so positions depend on the pair where 
 or rows change places: for decoders alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

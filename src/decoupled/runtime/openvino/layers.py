@@ -1,7 +1,5 @@
 """The stack as nodes: layers that compute no row that nobody reads, mirrored from `decoupled.model.nn`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce

@@ -1,7 +1,5 @@
 """How Ray is reached: an address, or a small cluster on this machine."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

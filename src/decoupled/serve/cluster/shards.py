@@ -1,7 +1,5 @@
 """Shards on Ray Serve: one application per share of the index, with replicas, restarted when they die."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

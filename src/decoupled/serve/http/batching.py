@@ -7,8 +7,6 @@ Where the model takes several callers, as many batches are computed side by side
 One whose client has left is not computed, and a batch that nobody waits for any more is cancelled.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -5,8 +5,6 @@ megabyte is decoded in pieces and parsed value by value, in a thread, and valida
 errors. Smaller ones are parsed at once: threads that compute in Python slow each read of a socket.
 """
 
-from __future__ import annotations
-
 import asyncio
 import codecs
 import ctypes

@@ -4,8 +4,6 @@ uvicorn has no time limit for headers and httptools none for their size. Connect
 give way to new ones, so that neither idle nor half-open ones can shut anybody out.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """The files that passages were read from: those that the index lists, as long as they are as it read them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterator

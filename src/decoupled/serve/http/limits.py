@@ -1,7 +1,5 @@
 """What one request may ask for, how much may wait, and who may ask: bounds, keys, and the Host header."""
 
-from __future__ import annotations
-
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Figures for Prometheus, in a registry of their own."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Around every request: its id, access, a bounded body, cancellation when the client leaves, its log line."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,7 +1,5 @@
 """The own routes: search, ask, passages, info, health; in the JSON of the command line."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """The web page, static files and questions to click, and /docs from the OpenAPI description: all offline."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

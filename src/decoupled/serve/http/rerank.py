@@ -5,8 +5,6 @@ be `{"id": "…"}`. Scores are probabilities (the sigmoid of the logit), or logi
 for them. Documents longer than the model are read in windows, and count with their best one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

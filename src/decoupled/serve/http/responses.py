@@ -1,7 +1,5 @@
 """What goes back to a client: JSON of any text; and what goes wrong, as a status and a message."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`serve_index`: an index behind HTTP by uvicorn; a stop finishes what was accepted."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

@@ -1,7 +1,5 @@
 """What the routes call: queries, changes and the comparison, each behind a batcher with its own thread."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

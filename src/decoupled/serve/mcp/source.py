@@ -1,7 +1,5 @@
 """What agents search: an index, or files with an index of their own, opened and followed in a thread."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

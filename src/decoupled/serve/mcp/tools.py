@@ -1,7 +1,5 @@
 """The tools: what each is called with, and its answer as JSON within a budget of tokens."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

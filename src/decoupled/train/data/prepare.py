@@ -3,8 +3,6 @@
 A task's passage is the side that is cached, so tasks over sentence pairs swap the sides of the data.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Lists of candidates with a teacher's scores, as the batches of a run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 Everything is drawn from a generator that the caller seeds, so the same text and seed give the same query.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tasks: which head reads the pairs, what their labels are, and what is measured."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """The moving average of the weights: nearer to the middle of where they wander than the last ones are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 

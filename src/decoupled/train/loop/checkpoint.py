@@ -3,8 +3,6 @@
 Safetensors and JSON, nothing pickled.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

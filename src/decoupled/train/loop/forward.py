@@ -4,8 +4,6 @@ Both read the same batch in the same order `[query; passage]`, so a token of one
 other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

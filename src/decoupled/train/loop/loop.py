@@ -4,8 +4,6 @@ It runs on whatever `accelerate` finds, logs JSON lines, judges the tune split, 
 goes on from a checkpoint as if it had never stopped. Between two lines of the log nothing waits for the GPU.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The optimiser of a run, and its learning rate at each step."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -4,8 +4,6 @@ What the student says before it is adapted is the target of whatever the teacher
 answers lie, and the vectors of texts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, cast

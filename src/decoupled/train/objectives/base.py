@@ -1,7 +1,5 @@
 """What an objective is, and how a recipe names one: each is a file of this folder under its own name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path

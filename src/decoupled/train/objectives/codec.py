@@ -1,7 +1,5 @@
 """The first phase of compression at the split: the learned projection, before everything is trained."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import cast
 

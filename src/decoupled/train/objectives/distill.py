@@ -1,7 +1,5 @@
 """Distillation: the task's own loss and those against a teacher, weighted as the recipe says."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

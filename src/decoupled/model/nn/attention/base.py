@@ -1,7 +1,5 @@
 """What every attention module has, the registry of the modules by kind, and the block around them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import singledispatch
 

@@ -1,7 +1,5 @@
 """Attention that looks at relative positions."""
 
-from __future__ import annotations
-
 from typing import cast
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Scaled dot-product attention, on SDPA."""
 
-from __future__ import annotations
-
 import math
 from typing import cast
 

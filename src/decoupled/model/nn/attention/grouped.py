@@ -1,7 +1,5 @@
 """The attention of decoders on SDPA: grouped heads, causal, after texts whose keys and values are kept."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Attention to relative positions, as an additive bias to SDPA."""
 
-from __future__ import annotations
-
 import math
 from typing import cast
 

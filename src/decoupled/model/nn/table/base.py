@@ -1,7 +1,5 @@
 """Token tables, a module per kind."""
 
-from __future__ import annotations
-
 from functools import singledispatch
 
 from torch import nn

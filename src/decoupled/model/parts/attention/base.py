@@ -1,7 +1,5 @@
 """What every kind of attention has."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

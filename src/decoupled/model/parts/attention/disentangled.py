@@ -1,7 +1,5 @@
 """Attention that looks at relative positions (DeBERTa)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """The attention of a decoder such as Llama or Qwen: several heads share their keys and values."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal

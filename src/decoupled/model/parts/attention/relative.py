@@ -1,7 +1,5 @@
 """Attention to relative positions: a bias for each bucket of distances (MPNet), and segments (XLNet)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 

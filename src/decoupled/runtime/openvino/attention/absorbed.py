@@ -4,8 +4,6 @@
 tokens (or with their codes) for each head instead of two linear layers of every token. Exact in real numbers.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

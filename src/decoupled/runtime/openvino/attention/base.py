@@ -1,7 +1,5 @@
 """What lowerings of attention kinds have in common, and their registry by kind."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import singledispatch
 

@@ -1,7 +1,5 @@
 """DeBERTa's attention as nodes: content-position and position-content scores enter as an additive bias."""
 
-from __future__ import annotations
-
 import numpy as np
 from openvino import Node
 from openvino import opset15 as op

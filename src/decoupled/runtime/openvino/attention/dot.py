@@ -1,7 +1,5 @@
 """Scaled dot-product attention as nodes: fused, or absorbed where few rows look at many tokens."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from openvino import Node

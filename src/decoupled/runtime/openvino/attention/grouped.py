@@ -1,7 +1,5 @@
 """The attention of decoders as nodes: heads that share keys and values, causal, after a text that is kept."""
 
-from __future__ import annotations
-
 from openvino import Node
 from openvino import opset15 as op
 

@@ -1,7 +1,5 @@
 """What token tables have for each id, as nodes: the registry by kind, and kinds that are sums of bands."""
 
-from __future__ import annotations
-
 from functools import reduce, singledispatch
 
 import numpy as np

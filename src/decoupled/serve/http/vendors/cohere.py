@@ -5,8 +5,6 @@ default, which is decided so: `return_documents` as given; else no for Cohere's 
 headers or by a field that only Cohere has; else yes.
 """
 
-from __future__ import annotations
-
 import math
 import uuid
 from typing import Annotated

@@ -1,7 +1,5 @@
 """OpenAI: POST /v1/embeddings, with the vectors of the first stage."""
 
-from __future__ import annotations
-
 import base64
 from typing import Annotated, Literal
 

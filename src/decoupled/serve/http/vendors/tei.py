@@ -1,7 +1,5 @@
 """Text Embeddings Inference: POST /rerank, a bare array; with `documents` for `texts` it is /v1/rerank."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Request

@@ -1,7 +1,5 @@
 """vLLM: POST /score and /v1/score, in the order of the input. Its /v1/rerank is served with Cohere's."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from typing import Annotated, Any, Literal
