@@ -71,7 +71,7 @@ def create_app(
         routes = vendor.routes(service)
         errors |= {r.path: vendor.error for r in routes.routes if isinstance(r, APIRoute)}
         app.include_router(routes, tags=["embed" if vendor is openai else "rerank"])
-    app.include_router(page.routes(app.openapi, questions))
+    app.include_router(page.routes(questions))
     if agents is not None:
         from decoupled.serve.mcp.server import http_route
 

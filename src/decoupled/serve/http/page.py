@@ -1,40 +1,42 @@
-"""The web page, static files and questions to click, and /docs from the OpenAPI description: all offline."""
+"""The web page, static files and questions to click, and /docs with the OpenAPI description: all offline."""
 
-import json
 import re
-import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from html import escape
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from fastapi import APIRouter, HTTPException, Request
+from fastapi import APIRouter, HTTPException
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 
 from decoupled.index.index import Index
 from decoupled.model.jsonable import JsonObject
 
 STATIC = Path(__file__).parents[1] / "page"
-# The page shows passages of any origin: no script, style or picture of theirs is loaded.
+POLICY = (
+    "default-src 'none'; script-src 'self'{0}; style-src 'self'{0}; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
 HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-    ),
+    # The page shows passages of any origin: no script, style or picture of theirs is loaded.
+    "Content-Security-Policy": POLICY.format(""),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-Schema = JsonObject
+# Swagger's page has scripts and styles inline; it shows nothing but the description of the routes.
+INLINE = {"Content-Security-Policy": POLICY.format(" 'unsafe-inline'")}
+SWAGGER = ("swagger-ui-bundle.js", "swagger-ui.css")
 HEADINGS = 3000
 """Records whose headings are looked at for questions to try."""
 
 
-def routes(openapi: Callable[[], JsonObject], questions: Sequence[str]) -> APIRouter:
-    """`/` and what it loads, with `questions` as examples; the description of all routes for people."""
+def routes(questions: Sequence[str]) -> APIRouter:
+    """`/` and what it loads, with `questions` as examples, and `/docs` to read and try the routes."""
     router = APIRouter(include_in_schema=False)
-    parts = {path.name: path for path in STATIC.iterdir()}
+    swagger = Path(str(files("fastapi_offline"))) / "static"
+    parts = {path.name: path for path in (*STATIC.iterdir(), *(swagger / n for n in SWAGGER))}
 
     @router.get("/")
     async def page() -> FileResponse:
@@ -52,31 +54,19 @@ def routes(openapi: Callable[[], JsonObject], questions: Sequence[str]) -> APIRo
         return FileResponse(parts[name], headers=HEADERS)
 
     @router.get("/docs")
-    async def docs(request: Request) -> HTMLResponse:
-        return HTMLResponse(reference(openapi(), str(request.base_url).rstrip("/")))
+    async def docs() -> HTMLResponse:
+        page = get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title="decoupled API",
+            swagger_js_url=f"/static/{SWAGGER[0]}",
+            swagger_css_url=f"/static/{SWAGGER[1]}",
+            swagger_favicon_url="/static/icon.svg",
+            swagger_ui_parameters={"tryItOutEnabled": True, "defaultModelsExpandDepth": 0},
+        )
+        page.headers.update({**HEADERS, **INLINE})
+        return page
 
     return router
-
-
-def reference(schema: Schema, address: str) -> str:
-    """The description as one HTML page; its examples call the server at this address."""
-    about = schema["info"]
-    parts = [
-        '<!doctype html><html lang="en"><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(about['title'])} API</title>",
-        '<link rel="icon" href="/static/icon.svg" type="image/svg+xml">',
-        '<link rel="stylesheet" href="/static/page.css">',
-        '<link rel="stylesheet" href="/static/reference.css">',
-        '<main class="reference">',
-        f'<h1><a class="mark" href="/">{escape(about["title"])}</a> {escape(about["version"])}</h1>',
-        f"<p>{prose(about.get('description', ''))}</p>",
-        '<p>Types and defaults of the fields: <a href="/openapi.json">openapi.json</a>.</p>',
-    ]
-    for path, methods in schema["paths"].items():
-        for method, operation in methods.items():
-            parts += route(schema, address, (method.upper(), path), operation)
-    return "\n".join([*parts, "</main>"])
 
 
 def described(index: Index) -> JsonObject:
@@ -96,48 +86,3 @@ def heading_questions(titles: Iterable[str], most: int = 3) -> list[str]:
     chosen = [h if h.endswith("?") else f"{h}?" for h in asking] or short
     # Spread over the corpus, whose first headings are prefaces.
     return [chosen[(2 * n + 1) * len(chosen) // (2 * most)] for n in range(min(most, len(chosen)))]
-
-
-def prose(words: str) -> str:
-    """Words as HTML, with what stands in backticks as code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(words))
-
-
-def route(schema: Schema, address: str, call: tuple[str, str], operation: Schema) -> Iterator[str]:
-    """One route: what it does, its fields, an example, its statuses."""
-    method, path = call
-    yield f"<h2><b>{method}</b> <code>{escape(path)}</code></h2>"
-    yield f"<p>{prose(operation.get('description') or operation['summary'])}</p>"
-    content = operation.get("requestBody", {}).get("content", {}).get("application/json")
-    for body in bodies(schema, content["schema"]) if content else ():
-        named = ", ".join(f"<code>{escape(name)}</code>" for name in body["properties"])
-        yield f"<p>Fields: {named}.</p>"
-        yield f"<pre>{escape(command(method, address + path, example(body)))}</pre>"
-    if content is None:
-        yield f"<pre>{escape(command(method, address + path, None))}</pre>"
-    yield f"<p>Statuses: {', '.join(sorted(operation['responses']))}.</p>"
-
-
-def bodies(schema: Schema, body: Schema) -> list[Schema]:
-    """The shapes that a body may have."""
-    if "$ref" in body:
-        return [schema["components"]["schemas"][body["$ref"].rsplit("/", 1)[1]]]
-    parts = body.get("oneOf") or body.get("anyOf") or []
-    return [one for part in parts for one in bodies(schema, part)]
-
-
-def example(body: Schema) -> Any:
-    """The body's own example, or one made of those of its fields."""
-    if "example" in body:
-        return body["example"]
-    needed = {name: body["properties"][name] for name in body.get("required", [])}
-    return {name: about["examples"][0] for name, about in needed.items() if "examples" in about}
-
-
-def command(method: str, url: str, body: Any) -> str:
-    """The call as a line for a shell."""
-    line = f"curl -X {method} {shlex.quote(url)}"
-    if body is None:
-        return line
-    content = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
-    return f"{line} -H 'content-type: application/json' \\\n  -d '{content}'"
