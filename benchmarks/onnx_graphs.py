@@ -2,9 +2,8 @@
 
     python benchmarks/onnx_graphs.py --json onnx.json
 
-The bundled model is exported in fp32 and in int8. Each sample question ranks its hundred candidates, which
-The bundled model is exported in fp32 and in int8. Each sample question ranks its hundred candidates, which
-MODEL may be any other split folder.
+The bundled model is exported in fp32 and in int8; `--model` names another split folder. Each sample question
+ranks its hundred candidates from states that were stored in int8 before, in turns.
 """
 
 import shutil

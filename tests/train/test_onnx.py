@@ -60,8 +60,8 @@ def test_graphs_rank_as_an_index_in_int8_does(family, model, tmp_path):
     theirs = program.rank(QUERY, program.store(TEXTS))
     assert np.ptp(ours) > 1e-2, "scores must differ, or anything is right"
     assert np.abs(ours - theirs).max() < 1e-4
-    said = (folder / "onnx" / "README.md").read_text()
-    assert "`passages` | float32 | texts, tokens, 12 |" in said and "`rank`" in said
+    readme = (folder / "onnx" / "README.md").read_text()
+    assert "`passages` | float32 | texts, tokens, 12 |" in readme and "`rank`" in readme
 
 
 @pytest.mark.slow
