@@ -9,7 +9,7 @@ import pytest
 
 from decoupled.index.record import Excerpt
 from decoupled.model.states import Encoding, Ragged, States
-from decoupled.search.answers import best_spans, likely_answers, outcome, window_scores
+from decoupled.search.answers import UNFIT, best_spans, likely_answers, outcome, window_scores
 from decoupled.search.request import Request, SearchRun, Windows
 from decoupled.search.results import Answer, Answers
 
@@ -100,6 +100,9 @@ def test_of_spans_that_windows_of_a_passage_share_the_best_stays(model):
     found = [(answer.text, answer.offset, answer.score) for answer in outcome(spec, search)]
     assert found[:2] == [("c d", 0, 10.0), ("e f", 4, 2.0)]
     assert [score for *_, score in found] == sorted((score for *_, score in found), reverse=True)
+    search.request = replace(search.request, query="How many are there?")
+    best = outcome(spec, search)[0]
+    assert (best.text, best.score) == ("c d", 10.0 + UNFIT)
 
 
 @pytest.mark.parametrize(

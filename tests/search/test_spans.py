@@ -2,7 +2,7 @@
 
 import pytest
 
-from decoupled.search.spans import REACH, widened
+from decoupled.search.spans import REACH, lacks_number, widened
 
 SQL = "To see today's date:\nSELECT date('now');\nIt is in UTC."
 
@@ -55,3 +55,21 @@ def test_what_is_far_away_is_left_alone():
     text = '"' + "word " * REACH + 'end" of it'
     start = text.index('end"')
     assert widened(text, start, start + 4) == (start, start + 4)
+
+
+@pytest.mark.parametrize(
+    "question, answer, lacks",
+    [
+        ("How many seconds may a request take?", "Maximum number of seconds", True),
+        ("How often are certificates checked?", "how often", True),
+        ("What port is used?", "the network", True),
+        ("How many seconds may a request take?", "60 seconds", False),
+        ("How often are certificates checked?", "twice a day", False),
+        ("How long did it last?", "fourteen years", False),
+        ("How do I set the number of seconds?", "by a directive", False),
+        ("Who wrote it?", "Bram Stoker", False),
+        ("Wie viele Sekunden?", "viele", False),
+    ],
+)
+def test_a_question_for_a_number_wants_one(question, answer, lacks):
+    assert lacks_number(question, answer) is lacks

@@ -21,7 +21,7 @@ from decoupled.model.states import Ragged
 from decoupled.model.tokens import Tokenizer
 from decoupled.search.request import Request, SearchRun, attempt, timed
 from decoupled.search.results import Answer, Answers, Evidence, Hit, Hits, Label, Labels
-from decoupled.search.spans import widened
+from decoupled.search.spans import lacks_number, widened
 
 Outcome = Hits | Answers | Labels | Exception
 """The result of a request, or the error for which it has none."""
@@ -32,6 +32,8 @@ NAMED = 20
 """Ids that a note names."""
 FAINT = 0.01
 """Share of the best answer's score below which another answer is not shown."""
+UNFIT = float(np.log(0.1))
+"""Added to the logit of a span without a number where the question asks for one."""
 
 _WORDS = """
 a an the and or but nor if then than as at by for from in into of off on onto out over per to up
@@ -129,6 +131,8 @@ def _answers(spec: ModelSpec, search: SearchRun) -> Answers:
         ends = {"before": int(before[window]), "after": after}
         for score, first, last in best_spans(logits["span"][window][1:], **ends, k=k):
             answer = _answer(excerpt, first, last, float(score + shift[window]))
+            if lacks_number(request.query, answer.text):
+                answer = replace(answer, score=answer.score + UNFIT)
             if answer.text:
                 answers.append((key, answer))
     kept = _without_overlaps(sorted(answers, key=lambda keyed: -keyed[1].score))[: pool(k)]

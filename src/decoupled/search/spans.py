@@ -1,4 +1,4 @@
-"""Where an answer ends: at a quotation mark, bracket, statement or unit, and not within one."""
+"""Where an answer ends, and whether it is of the kind that the question asks for."""
 
 import re
 
@@ -10,6 +10,25 @@ _UNIT = re.compile(
 )
 _STATEMENT = re.compile(r"(?:[A-Z]{4,} .*|(?:\$|>>>|#) .+|.*;)\s*")
 """A line of SQL, a command after its prompt, or a line that ends with a semicolon."""
+
+_ASKS_NUMBER = re.compile(
+    r"\bhow (?:many|much|long|often|old|far|large|big|high|fast|deep|tall|wide)\b"
+    r"|\bwhat (?:\w+ )?(?:number|percentage|port|year)\b|\bwhich year\b",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(
+    r"\d|\b(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|twenty|thirty|"
+    r"forty|fifty|sixty|seventy|eighty|ninety|hundreds?|thousands?|millions?|billions?|dozens?|half|third|"
+    r"quarter|none?|all|both|few|several|couple|single|double|once|twice|thrice|every|each|always|never|"
+    r"daily|hourly|weekly|monthly|quarterly|yearly|annually|unlimited|infinit\w+|indefinitely|forever|"
+    r"second|minute|hour|day|week|month|year|decades?|century|centuries)\b",
+    re.IGNORECASE,
+)
+
+
+def lacks_number(question: str, answer: str) -> bool:
+    """Whether an English question asks how much or when, and the answer says neither number nor time."""
+    return bool(_ASKS_NUMBER.search(question)) and not _NUMBER.search(answer)
 
 
 def widened(text: str, start: int, end: int) -> tuple[int, int]:
