@@ -37,9 +37,6 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
-COLLECTIONS = {"cranfield": "Cranfield", "nfcorpus": "NFCorpus", "lisa": "LISA"}
-
-
 def agreeing() -> Table:
     """How far a split model says what its joint teacher says, before and after it was adapted."""
     found = read("adapt_squad.json")["fields"]["squad"]
@@ -50,18 +47,6 @@ def agreeing() -> Table:
             shares = (f"{100 * one[metric]:.1f} %" for metric in ("top-1", "ndcg@10"))
             rows.append((what, when, *shares, f"{one['tau']:.3f}"))
     return ("set aside", "adapting", "same first", "nDCG@10", "Kendall's tau"), rows
-
-
-def learnt() -> Table:
-    """nDCG@10 of what a search found, ranked by the starter as it was and as its own search taught it."""
-    rows = []
-    for name, title in COLLECTIONS.items():
-        one = read(f"adapt_trained_{name}.json")["fields"][name]
-        agreed = (f"{one[f'agreement_{when}']['ndcg@10']:.3f}" for when in ("before", "after"))
-        scores = (f"{one[when][place]:.2f}" for place in (0, 1) for when in ("before", "after"))
-        rows.append((title, *agreed, *scores))
-    header = ("collection", "agreement before", "after", "rank head before", "after")
-    return (*header, "as a search blends it before", "after"), rows
 
 
 def kept() -> Table:
@@ -98,4 +83,4 @@ def stopped() -> Table:
     return (*header, "Kendall's tau before", "after"), [(*row, *first, *tau)]
 
 
-PRETRAINING = (pretraining_field, from_scratch, learnt, agreeing, kept, stopped)
+PRETRAINING = (pretraining_field, from_scratch, agreeing, kept, stopped)

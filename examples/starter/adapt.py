@@ -59,7 +59,6 @@ from decoupled.train.teachers import (
     Scale,
     Teachers,
     agreement,
-    default_teachers,
     engine_of,
     scores_of,
 )
@@ -338,7 +337,7 @@ def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
     made = imitate(
         model,
         (taught, held),
-        Teachers(teachers or default_teachers(model), model, runtime="torch"),
+        Teachers(teachers or ["joint"], model, runtime="torch"),
         adapt_recipe(changes),
         Path(f"{out}.run"),
         keep_index=args.keep,
@@ -346,8 +345,8 @@ def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
         progress=told,
     )
     made.model.save(out)
-    if made.scoring is not None:
-        write_scoring(out, made.scoring)
+    if model.spec.scoring is not None:
+        write_scoring(out, model.spec.scoring)
     found = {
         "queries": made.queries,
         "teachers": [Path(name).name for name in made.teachers.names],
@@ -359,7 +358,7 @@ def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
     found["judged"] = len(judged)
     own, said = (scores_of(made.teachers.engine_of(one), judged) for one in (model, made.model))
     found["before"] = gains(own, model.spec.scoring, judged, qrels)
-    found["after"] = gains(said, made.scoring, judged, qrels)
+    found["after"] = gains(said, model.spec.scoring, judged, qrels)
     for engine in made.teachers.engines[:1]:
         heard = scores_of(engine, judged)
         # On the scale of the student, as it was taught.

@@ -18,7 +18,7 @@ from decoupled.measure.pairs import Pair
 from decoupled.model.folder import write_scoring
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadDense, HeadSpec
-from decoupled.model.scoring import Platt, Scoring
+from decoupled.model.scoring import Scoring
 from decoupled.model.tokens import Passage
 from decoupled.train import adapt as adapting
 from decoupled.train import imitate
@@ -37,12 +37,11 @@ from decoupled.train.imitate import (
     LEAST,
     ONLY_SPLIT,
     adapt_recipe,
-    blended,
 )
 from decoupled.train.objectives.adapt import ADAPT, Adapt, read_groups
 from decoupled.train.recipe import override
 from decoupled.train.reshape import teacher_of
-from decoupled.train.teachers import Scale, Teachers, agreement, default_teachers, scores_of
+from decoupled.train.teachers import Scale, Teachers, agreement, scores_of
 from toy import MORE, PLACES
 from toy import word_passages as passages
 
@@ -182,11 +181,12 @@ def test_a_teacher_is_put_on_the_scale_of_the_student():
     assert np.allclose(scale.apply(0, 100 * own - 7), own, atol=1e-5)
 
 
-def test_who_teaches_by_default(split, reader):
-    assert default_teachers(split) == ("joint",)
-    assert default_teachers(reader) == ("self", "bm25", "vector")
-    trained = Model(split.net, split.tokenizer, [*split.history, {"did": "train"}])
-    assert default_teachers(trained) == ("self", "bm25")
+def test_of_several_teachers_the_mean_teaches():
+    own = np.asarray([[1.0, 3.0], [2.0, 4.0]], np.float32)
+    logits = np.asarray([100 * own - 7, -own])
+    scale = Scale.of(own, logits)
+    mean = (scale.apply(0, logits[0]) + scale.apply(1, logits[1])) / 2
+    assert np.allclose(scale.together(logits), mean) and not np.allclose(mean, own)
 
 
 def test_a_model_that_was_only_split_learns_faster_unless_told_otherwise(indexes, tmp_path, split):
@@ -206,33 +206,14 @@ def blending(reader, folder):
     return folder / "i"
 
 
-def test_a_trained_model_needs_a_teacher_or_queries(tmp_path, reader):
+def test_a_trained_model_needs_a_teacher(tmp_path, reader):
     index = blending(reader, tmp_path)
-    with pytest.raises(
-        InputError, match=r"trained already .*; name a teacher, .*, or give queries"
-    ):
+    with pytest.raises(OptionError, match=r"teacher is missing: .* trained already; name a cross"):
         run(index, tmp_path / "m")
     assert not (tmp_path / "m").exists()
-    adapted = run(index, tmp_path / "taught", teacher=["self", "bm25"], anyway=True)
-    assert adapted.queries > 0 and adapted.scoring.keys() <= {"bm25", "cosine"}
-
-
-def test_the_panel_adds_the_first_stage_as_the_model_blends_it(indexes, reader, tmp_path):
-    with dc.Index.open(indexes["reader"]) as index:
-        lists = list_candidates(
-            index, [TrainingQuery("old stone"), TrainingQuery("wide lake")], 5, others=False
-        )
-    scoring = Scoring(bm25=0.25, cosine=2.0, search=Platt(), rank=Platt())
-    blending = Model(reader.net, reader.tokenizer)
-    blending.net.spec = replace(reader.spec, scoring=scoring)
-    try:
-        teachers = Teachers(("self", "bm25", "vector"), blending)
-    finally:
-        reader.net.spec = replace(reader.spec, scoring=None)
-    heard = teachers.logits(lists, Cache(), "teacher")
-    own = scores_of(dc.Engine(reader), lists)
-    said = teachers.blend(heard, lists, Scale.of(own, heard))
-    assert teachers.own == 1 and np.allclose(said, lists.first_stage @ [0.25, 2.0], atol=1e-5)
+    taught = run(index, tmp_path / "taught", teacher=["joint", reader], anyway=True)
+    assert taught.teachers == ("joint", "model") and taught.scoring == {"bm25": 1.0, "cosine": 0.5}
+    assert Model.load(tmp_path / "taught").spec.scoring == Model.load(index / "model").spec.scoring
 
 
 def test_scores_of_lists_are_those_of_rerank(indexes, split):
@@ -271,7 +252,7 @@ def test_a_batch_carries_the_teachers_scores(batch):
 @pytest.mark.parametrize("keep", [False, True])
 def test_keeping_the_index_moves_nothing_below_the_split(batch, reader, keep):
     student = reader.rebuild(reader.spec, {})
-    objective = Adapt(student.net, TASKS["rank"], ADAPT, before=reader.net, keep=keep, own=1.0)
+    objective = Adapt(student.net, TASKS["rank"], ADAPT, before=reader.net, keep=keep)
     for name, parameter in student.net.named_parameters():
         parameter.requires_grad_(objective.trains(name))
     total, parts = objective(batch[0])
@@ -284,11 +265,12 @@ def test_keeping_the_index_moves_nothing_below_the_split(batch, reader, keep):
 
 
 def test_a_student_that_says_all_that_before_and_teacher_say_costs_nothing(batch, reader):
-    made = replace(batch[0], rank=torch.zeros_like(batch[0].rank))
+    ranks = read_groups(reader.net, batch[0], vectors=False).rank.flatten().detach()
+    made = replace(batch[0], rank=ranks)
     weights = replace(ADAPT.settings.weights, vector=0.0, late=0.0, lrs=0.0)
     still = replace(ADAPT, settings=replace(ADAPT.settings, weights=weights, bits=None))
     student = reader.rebuild(reader.spec, {}).net.eval()
-    _, parts = Adapt(student, TASKS["rank"], still, before=reader.net, own=1.0)(made)
+    _, parts = Adapt(student, TASKS["rank"], still, before=reader.net)(made)
     assert {"rank_kd", "margin", "span_kd", "vector_kd"} <= set(parts)
     # The similarities of neighbours are a cross-entropy with itself: it has a floor, and no slope.
     assert all(float(v) == pytest.approx(0, abs=1e-5) for v in parts.values())
@@ -349,8 +331,8 @@ def test_a_joint_model_learns_to_say_given_scores(indexes, tmp_path, split):
 
 def test_a_kept_index_opens_with_the_adapted_model(indexes, tmp_path, reader):
     out = tmp_path / "m"
-    made = run(indexes["reader"], out, keep_index=True, anyway=True)
-    assert made.teachers == ("self", "bm25", "vector") and made.teacher_ms is None
+    made = run(indexes["reader"], out, teacher="joint", keep_index=True, anyway=True)
+    assert made.teachers == ("joint",) and made.teacher_ms > 0
     adapted = Model.load(out)
     assert adapted.fingerprint == reader.fingerprint
     before, after = reader.net.state_dict(), adapted.net.state_dict()
@@ -428,25 +410,6 @@ def test_minutes_bound_what_is_found_and_what_judges(indexes, tmp_path, monkeypa
     assert made.held_out == LEAST and made.queries <= FEWEST
 
 
-def test_a_search_blends_only_what_the_student_has_not_learnt():
-    draw = np.random.default_rng(0)
-    own = draw.normal(size=(20, 6)).astype(np.float32)
-    first = draw.normal(size=(20, 6, 2)).astype(np.float32)
-    lists = Lists(
-        queries=("q",) * 20,
-        sourced=np.zeros(20, bool),
-        texts=(),
-        rows=np.zeros((20, 6), np.int64),
-        first_stage=first,
-    )
-    scoring = Scoring(bm25=1.0, cosine=0.5, search=Platt(slope=2.0))
-    target = own + first @ np.asarray([1.0, 0.5], np.float32)
-    none, all_ = (blended(scoring, said, target, lists) for said in (own, target))
-    assert none == scoring, "what it says is what it said"
-    assert all_.bm25 <= 0.1 and all_.search == scoring.search, "it says all of it"
-    assert blended(None, own, target, lists) is None
-
-
 # Bad input ----------------------------------------------------------------------------------------
 
 
@@ -468,7 +431,7 @@ def test_a_classifier_of_two_labels_teaches_by_its_odds_and_of_three_not(
 
 @pytest.mark.parametrize(
     ("teacher", "said"),
-    [("vector", "learnt no vector"), (["self"], "nothing to teach"), ("no/such", "no/such")],
+    [("no/such", "no/such"), (["joint", "no/such"], "no/such")],
 )
 def test_teachers_that_cannot_teach_are_one_line_at_once(
     indexes, tmp_path, teacher, said, monkeypatch

@@ -19,7 +19,7 @@ def adapt(
     output: opt.NewModel,
     teacher: Annotated[
         list[str] | None,
-        Option(help="Cross-encoder, or joint (the model unsplit), self, bm25, vector; repeatable."),
+        Option(help="Cross-encoder, or joint (the model unsplit); of several the mean teaches."),
     ] = None,
     queries: Annotated[
         Path | None, Option(help="A log of queries, one a line; made of the passages if not given.")

@@ -39,13 +39,7 @@ from decoupled.train.objectives.adapt import Adaptation
 from decoupled.train.place import Progress, counted
 from decoupled.train.recipe import Recipe
 from decoupled.train.run import keep
-from decoupled.train.teachers import (
-    TeacherAgreement,
-    TeacherName,
-    Teachers,
-    default_teachers,
-    trained,
-)
+from decoupled.train.teachers import TeacherAgreement, TeacherName, Teachers, trained
 
 logger = getLogger(__name__)
 
@@ -81,8 +75,8 @@ class Adapted:
     """Always true since version 0.2; it stays in the JSON for those who read it."""
     scoring: Mapping[str, float]
     """Weights of the first-stage scores that a search adds to the score of the model."""
-    teacher_ms: float | None
-    """Milliseconds of the teacher for one query with its candidates; None where no other model teaches."""
+    teacher_ms: float
+    """Milliseconds of the first teacher for one query with its candidates."""
     split_ms: float
     """Milliseconds of one query with its candidates through the index."""
     seconds: float
@@ -106,10 +100,9 @@ class Adapted:
         """The agreement with the teachers, before and after."""
         before, after = self.before.to_json(), self.after.to_json()
         teachers = " + ".join(self.teachers)
-        slow = "" if self.teacher_ms is None else f", the teacher {self.teacher_ms:.1f} ms"
         note = (
             f"{self.model}: learnt from {self.queries} queries in {self.seconds:.0f} s; a query takes "
-            f"{self.split_ms:.1f} ms{slow}"
+            f"{self.split_ms:.1f} ms, the teacher {self.teacher_ms:.1f} ms"
         )
         notes = [note]
         if self.per_doubling is not None:
@@ -141,10 +134,9 @@ def adapt(  # noqa: PLR0913 (the options of the command)
 ) -> Adapted:
     """Train the model of an index on its own texts, by what teachers say of them, and save it in `out`.
 
-    A teacher is a cross-encoder (hub name, folder, model), `joint` (the model unsplit), `self`, `bm25` or
-    `vector`; several are one, in which the first stage counts as much as the model learnt to blend it. By
-    default it is the joint form of a model that was only split. A model that was trained, and whose search
-    blends the first stage, has little to learn from that search: it needs a `teacher` or `queries`.
+    A teacher is a cross-encoder (hub name, folder, model) or `joint`, the model unsplit; of several the mean
+    teaches. By default it is the joint form of a model that was only split; one that was trained needs a
+    `teacher`.
 
     `queries` are a file or a list of them, a function that makes some of a passage, or made of the passages,
     up to `limit`. With `keep_index` the input component stands still, so that the index stays valid for the
@@ -160,14 +152,12 @@ def adapt(  # noqa: PLR0913 (the options of the command)
         source = opened.source
         model = Model.load(source) if isinstance(source, Path) else source
         model.spec.reads("rank")
-        blends = model.spec.scoring is not None and bool(model.spec.scoring.blend)
-        if teacher is None and queries is None and blends and trained(model.history):
-            raise InputError(
-                f"the model of {index} was trained already and has nothing to learn from its own search; "
-                "name a teacher, such as a cross-encoder, or give queries"
-            )
+        if not teacher and trained(model.history):
+            why = f"is missing: the model of {index} was trained already"
+            raise OptionError("teacher", f"{why}; name a cross-encoder to learn from")
         recipe = adapt_recipe(history=model.history) if recipe is None else recipe
-        teachers = Teachers(teacher_names(teacher, model), model)
+        names = [teacher] if isinstance(teacher, str | Path | Model) else teacher or ["joint"]
+        teachers = Teachers(names, model)
         lists = collect(
             opened,
             Cache(work / "cache", progress),
@@ -191,7 +181,7 @@ def adapt(  # noqa: PLR0913 (the options of the command)
         if not anyway and imitation.after.overall < imitation.before.overall:
             raise _worse(out, imitation)
         keep(imitation.model, out)
-        _finish(Path(out), source, imitation.scoring, lists[0])
+        _finish(Path(out), source, model.spec.scoring, lists[0])
         teacher_ms, split_ms = _speeds(imitation, opened, lists[1], minutes)
         return Adapted(
             model=str(out),
@@ -200,7 +190,7 @@ def adapt(  # noqa: PLR0913 (the options of the command)
             held_out=imitation.held,
             before=imitation.before,
             after=imitation.after,
-            scoring=imitation.scoring.blend if imitation.scoring is not None else {},
+            scoring=model.spec.scoring.blend if model.spec.scoring is not None else {},
             teacher_ms=teacher_ms,
             split_ms=split_ms,
             seconds=round(time.perf_counter() - started, 1),
@@ -287,20 +277,6 @@ def _training_queries(
     return training_queries
 
 
-def teacher_names(
-    teacher: TeacherName | Sequence[TeacherName] | None, model: Model
-) -> Sequence[TeacherName]:
-    """The names of the teachers that the student imitates."""
-    if teacher is None:
-        return default_teachers(model)
-    names = [teacher] if isinstance(teacher, str | Path | Model) else [*teacher]
-    if not names or names == ["self"]:
-        raise OptionError(
-            "teacher", "self alone has nothing to teach; add bm25 or vector, or another model"
-        )
-    return names
-
-
 def _worse(out: str | Path, imitation: Imitation) -> DecoupledError:
     """The error for a model that training made worse."""
     was, now = imitation.before, imitation.after
@@ -325,12 +301,11 @@ def _finish(out: Path, source: Path | Model, scoring: Scoring | None, lists: Lis
 
 def _speeds(
     imitation: Imitation, index: Index, lists: Lists, minutes: float | None
-) -> tuple[float | None, float]:
+) -> tuple[float, float]:
     """Milliseconds of a query with its candidates: by the teacher, and by the split model over the index."""
     engine, some, started = Engine(index, cascade=1.0), lists[:TIMED], time.perf_counter()
-    models = imitation.teachers.models
     # On the runtime of the index, since a teacher may have taught on a faster one.
-    teacher = Engine(models[0], runtime=index.runtime.name) if models else None
+    teacher = Engine(imitation.teachers.models[0], runtime=index.runtime.name)
     of_teacher, of_split = list[float](), list[float]()
     for number, query in enumerate(some.queries):
         spent = (time.perf_counter() - started) / 60
@@ -339,10 +314,8 @@ def _speeds(
         passages = some.candidates(number)
         ids = list(dict.fromkeys(passage.id for passage in passages))
         of_split.append(second_run(partial(engine.rerank, query, ids=ids))[1])
-        if teacher is not None:
-            of_teacher.append(second_run(partial(teacher.rerank, query, texts=passages))[1])
-    slow = float(np.median(of_teacher)) if of_teacher else None
-    return slow and round(slow, 2), round(float(np.median(of_split)), 2)
+        of_teacher.append(second_run(partial(teacher.rerank, query, texts=passages))[1])
+    return round(float(np.median(of_teacher)), 2), round(float(np.median(of_split)), 2)
 
 
 @contextmanager

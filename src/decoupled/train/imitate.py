@@ -12,7 +12,6 @@ import torch
 
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
-from decoupled.model.scoring import Scoring
 from decoupled.search.engine import Engine
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import Floats, Lists
@@ -47,7 +46,6 @@ ONLY_SPLIT = 3e-4
 """Learning rate for a joint model that was split and not trained since."""
 CURVE, CURVE_QUERIES = 6, 30
 """Evaluations of a run that ends by the clock, and the held-out queries that each of them reads."""
-SHARES = tuple(np.linspace(0, 1, 11, dtype=np.float32).tolist())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,8 +60,6 @@ class Imitation:
     """Queries that judged; fewer than given for the same reason."""
     before: TeacherAgreement
     after: TeacherAgreement
-    scoring: Scoring | None
-    """The meaning of its scores: the student keeps their scale and blends what it did not learn itself."""
     curve: tuple[tuple[float, float], ...] = ()
     """Minutes of training and agreement (`TeacherAgreement.overall`) on some of the held-out queries."""
 
@@ -102,10 +98,11 @@ def imitate(
     held, judging = held[: len(own)], time.perf_counter() - started
     logits = teachers.logits(held, cache, "teacher, held out")
     # What the student's scores mean stays, where they mean something.
-    scale = Scale.of(own if model.spec.scoring or not len(logits) else logits[0], logits)
+    scale = Scale.of(own if model.spec.scoring else logits[0], logits)
     # A teacher whose layers are compared runs in every step, so its scores need not be computed ahead.
-    ahead = not (teachers.alone and _guide(teachers, model) and recipe.of(Adaptation).weights.lrs)
-    target: Floats = teachers.blend(logits, held, scale) + np.float32(teachers.own) * own
+    alone = len(teachers.models) == 1 and _guide(teachers, model)
+    ahead = not (alone and recipe.of(Adaptation).weights.lrs)
+    target = scale.together(logits)
 
     def plan() -> np.ndarray:
         # Written down, so that a run that goes on after a stop has the same queries and minutes.
@@ -124,14 +121,12 @@ def imitate(
         recipe = override(recipe, {"watch.evaluations": recipe.watch.evaluations or CURVE})
     target_scores: Floats | TeacherLogits = partial(scale.apply, 0)
     if ahead:
-        target_scores = teachers.blend(teachers.logits(train, cache, "teacher"), train, scale)
+        target_scores = scale.together(teachers.logits(train, cache, "teacher"))
     watched = held[:CURVE_QUERIES], target[:CURVE_QUERIES]
     student, curve = _train(
         model, (train, target_scores), teachers, recipe, work, keep_index, progress, watched
     )
-    scores, scoring = scores_of(teachers.engine_of(student), held), model.spec.scoring
-    if any(teachers.first_stage):
-        scoring = blended(scoring, scores, target, held)
+    scores = scores_of(teachers.engine_of(student), held)
     return Imitation(
         model=student,
         teachers=teachers,
@@ -139,7 +134,6 @@ def imitate(
         held=len(held),
         before=agreement(own, target),
         after=agreement(scores, target),
-        scoring=scoring,
         curve=curve,
     )
 
@@ -167,23 +161,6 @@ def _scored(engine: Engine, lists: Lists, minutes: float | None) -> Floats:
             break
         scores.append(scores_of(engine, lists[first : first + LEAST]))
     return np.concatenate(scores)
-
-
-def blended(
-    scoring: Scoring | None, scores: Floats, target: Floats, lists: Lists
-) -> Scoring | None:
-    """The scoring with the share of its blend at which a search agrees most with the teacher.
-
-    A student of an ensemble has learnt some of what BM25 and the cosine say; all of it again is too much.
-    """
-    if scoring is None:
-        return None
-    added = lists.first_stage @ np.asarray([scoring.bm25, scoring.cosine], np.float32)
-    # Where shares are as good, the larger one: it is nearer to what was learnt from judgments.
-    share = max(
-        SHARES, key=lambda s: (round(agreement(scores + s * added, target).ndcg_at_10, 3), s)
-    )
-    return replace(scoring, bm25=share * scoring.bm25, cosine=share * scoring.cosine)
 
 
 def _train(
@@ -216,7 +193,6 @@ def _train(
         teacher=guide.rebuild(guide.spec, {}).to(accelerator.device).net if guide else None,
         before=before.net,
         keep=keep_index,
-        own=teachers.own,
         logits_to_rank=target_scores if callable(target_scores) else None,
     )
     of = made_of(student, batches.examples.digest(), recipe)

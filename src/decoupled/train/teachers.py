@@ -14,10 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoupled.errors import InputError
 from decoupled.measure.metrics import kendall, normalised_gain
 from decoupled.model.model import Model
-from decoupled.model.scoring import Scoring
 from decoupled.runtime.cpu import multiplies_bytes
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
@@ -27,14 +25,10 @@ from decoupled.train.data.lists import Floats, Lists
 from decoupled.train.place import counted
 from decoupled.train.reshape import teacher_of
 
-FIRST_STAGE, SELF = ("bm25", "vector"), "self"
 BLOCK = 16
 """The number of queries whose scores are written together."""
 REMEMBER = 1 << 28
 """Bytes for the states of passages, which are candidates of many queries."""
-HALF = 0.5
-"""Weight of a first-stage score, in spreads of the logits, where the model has not learnt one."""
-
 TeacherName = str | Path | Model
 Numbers = TypeVar("Numbers", Floats, Tensor)
 
@@ -79,42 +73,21 @@ def agreement(ours: Floats, theirs: Floats) -> TeacherAgreement:
     )
 
 
-def default_teachers(model: Model) -> tuple[str, ...]:
-    """The joint form of a model that was only split; for any other, itself and the first stage it blends."""
-    if model.spec.split and not trained(model.history):
-        return ("joint",)
-    return ("self", "bm25", "vector") if model.spec.vector is not None else ("self", "bm25")
-
-
 def trained(history: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a model was trained, and not only split."""
     return any(done.get("did", "").startswith("train") for done in history)
 
 
 class Teachers:
-    """Several teachers as one: the mean of the models, on the student's own scale, and the first stage.
-
-    What the student says itself before it learns costs nothing while it learns, so it is added there.
-    """
+    """Several cross-encoders as one: the mean of their scores, on the student's own scale."""
 
     def __init__(
         self, names: Sequence[TeacherName], student: Model, *, runtime: str = "auto"
     ) -> None:
         self.names = ["model" if isinstance(name, Model) else str(name) for name in names]
-        self.runtime, spec = runtime, student.spec
-        if "vector" in names and spec.vector is None:
-            raise InputError(
-                "--teacher vector, but the model of the index learnt no vector; leave it out"
-            )
-        self._scoring = spec.scoring or Scoring()
-        self.first_stage = [name in names for name in FIRST_STAGE]
-        others = [name for name in names if name not in (*FIRST_STAGE, SELF)]
-        self.models = [self._model(name, student) for name in others]
+        self.runtime = runtime
+        self.models = [self._model(name, student) for name in names]
         self.engines = [self.engine_of(model) for model in self.models]
-        self.own = float(SELF in names) / max(1, len(others) + (SELF in names))
-        """Share of the student's own scores in the target."""
-        self.alone = len(others) == 1 == len(names)
-        """Whether a single model is the only teacher."""
 
     @staticmethod
     def _model(name: TeacherName, student: Model) -> Model:
@@ -133,8 +106,6 @@ class Teachers:
         self, lists: Lists, cache: Cache, name: str, *, seconds: float | None = None
     ) -> Floats:
         """`[M,Q,C]` logits of the models; after so many seconds, of the queries so far."""
-        if not self.engines:
-            return np.zeros((0, *lists.rows.shape), np.float32)
         started, rows = time.perf_counter(), list[Floats]()
         count = counted(name, cache.progress)
         for number, first in enumerate(range(0, len(lists), BLOCK)):
@@ -147,17 +118,6 @@ class Teachers:
 
     def _block(self, lists: Lists) -> Floats:
         return np.stack([scores_of(engine, lists) for engine in self.engines])
-
-    def blend(self, teacher_logits: Floats, lists: Lists, scale: Scale) -> Floats:
-        """`[Q,C]` target scores, without the student's own share."""
-        models = [scale.apply(number, logits) for number, logits in enumerate(teacher_logits)]
-        share = (1 - self.own) / max(1, len(models))
-        total = np.zeros(lists.rows.shape) + share * sum(models)
-        learnt = self._scoring.bm25, self._scoring.cosine
-        for place, (used, weight) in enumerate(zip(self.first_stage, learnt, strict=True)):
-            if used:
-                total += (weight or HALF * scale.spread) * lists.first_stage[..., place]
-        return total.astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -180,6 +140,11 @@ class Scale:
         """Logits of a teacher, mapped to the student's scale."""
         mean, spread = self.teachers[number]
         return (logits - mean) * (self.spread / spread) + self.mean
+
+    def together(self, logits: Floats) -> Floats:
+        """`[Q,C]` target scores: the mean of the teachers' logits `[M,Q,C]` on the student's scale."""
+        scaled = [self.apply(number, one) for number, one in enumerate(logits)]
+        return np.mean(scaled, 0, dtype=np.float32)
 
 
 def engine_of(model: Model, *, runtime: str = "auto") -> Engine:

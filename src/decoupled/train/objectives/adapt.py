@@ -141,9 +141,8 @@ def _odds(logits_BL: Tensor, head: HeadSpec) -> Tensor:
 class Adapt(Objective):
     """The weighted sum of the losses against the teacher's scores and against the student of `before`.
 
-    With `keep` the input component stands still, and every stored state with it. `own` is the share of its
-    own scores of before in the teacher's. A teacher whose layers are compared runs in every step; where it
-    alone teaches, `logits_to_rank` turns its logits into the target, and nobody has to ask it before.
+    With `keep` the input component stands still, and every stored state with it. A teacher whose layers are
+    compared runs in every step; where it alone teaches, `logits_to_rank` turns its logits into the target.
     """
 
     settings_kind = Adaptation
@@ -158,15 +157,14 @@ class Adapt(Objective):
         teacher: PairEncoder | None = None,
         before: PairEncoder | None = None,
         keep: bool = False,
-        own: float = 0.0,
         logits_to_rank: TeacherLogits | None = None,
     ) -> None:
         super().__init__(student, task, recipe, teacher=teacher)
         self.settings = self.recipe.of(Adaptation)
-        self.keep, self.own, self.logits_to_rank = keep, own, logits_to_rank
+        self.keep, self.logits_to_rank = keep, logits_to_rank
         spec = self.student.spec
         moves = spec.vector is not None and not keep
-        stays = moves or own > 0 or any(head.kind == "span" for head in spec.heads)
+        stays = moves or any(head.kind == "span" for head in spec.heads)
         # Past `nn.Module`, so that these weights are neither trained nor saved with the student.
         self.__dict__["before"] = before if stays else None
         if not moves:
@@ -188,7 +186,6 @@ class Adapt(Objective):
             with torch.no_grad():
                 near = bool(weights.vector_kd)
                 before = read_groups(self.before.eval(), batch, vectors=near)
-            target_B = target_B + self.own * before.rank.flatten().float()
         how = Pass(bits=self.settings.bits, hidden=bool(weights.lrs and self.teacher))
         near = bool(weights.vector or (weights.vector_kd and before and before.vectors))
         outputs = read_groups(self.student, batch, how, vectors=near)
