@@ -1,6 +1,6 @@
 """The same folder and questions, as an agent's search tool: ours through MCP, BM25 + CrossEncoder in process.
 
-python benchmarks/agents.py -o benchmarks/results/agents.json [--data ../shared/data] [--passages 5000]
+python benchmarks/agents.py -o benchmarks/results/agents.json [--data DATA] [--passages 5000]
     [--questions 200] [--cross-encoder FOLDER] [--qmd COMMAND]
 
 The folder has one Markdown file an article: the bundled sample passages, and with --data further ones of
