@@ -31,7 +31,7 @@ def cli(monkeypatch, capsys):
 def folder(tmp_path_factory, checkpoint) -> Path:
     """What the page begins with."""
     made = tmp_path_factory.mktemp("adapt")
-    (made / "cross-encoder").symlink_to(checkpoint("bert", "rank"))
+    (made / "cross-encoder").symlink_to(checkpoint("bert", "rank", num_hidden_layers=5))
     rows = [{"id": p.id, "text": p.text, "title": p.title} for p in word_passages(60)]
     jsonl(made / "docs.jsonl", rows)
     return made
