@@ -27,7 +27,7 @@ from decoupled.lab.report.figure import (
     to_csv,
 )
 from decoupled.lab.report.sources import Sources, read_sources
-from decoupled.lab.report.studies import adapted_sections
+from decoupled.lab.report.studies import adapted_sections, certified_sections
 from decoupled.lab.report.sweeps import (
     best_trade_off,
     knees,
@@ -35,7 +35,8 @@ from decoupled.lab.report.sweeps import (
     query_times,
     sweep_sections,
 )
-from decoupled.lab.report.write import sections_of, tiles
+from decoupled.lab.report.write import report, sections_of, tiles
+from decoupled.measure.certify import Certificate
 from samples import sample_results, sweep_lines
 
 
@@ -95,6 +96,28 @@ def test_what_adapt_says_is_drawn_before_and_after(tmp_path):
     ]
     assert agreement.name == "adapted-legal" and "100 queries" in agreement.caption
     assert [bar.value for bar in times.bars] == [8.0, 40.0]
+
+
+def test_certified_models_are_drawn_beside_their_joint_model(tmp_path):
+    figures = {"teacher": "joint", "layers": 12, "queries": 53, "candidates": 87.0, "top_1": 0.8}
+    figures |= {"codec": "int8", "bytes_per_token": 386.0, "runtime": "torch", "joint_ms": 358.0}
+    for split, tau, gain, ms in ((4, 0.79, 0.71, 226.0), (6, 0.65, 0.66, 168.0)):
+        made = Certificate(
+            model=f"at-{split}", split=split, tau=tau, ndcg=(0.75, gain), split_ms=ms, **figures
+        )
+        (tmp_path / f"{split}.json").write_text(json.dumps(made.to_json()))
+    (figure,) = certified_sections(read_sources([tmp_path]).certificate)[0].figures
+    assert [one.name for one in figure.series] == ["at-4", "at-6"]
+    assert [[(p.x, p.y) for p in one.points] for one in figure.series] == [
+        [(358.0, 0.75), (226.0, 0.71)],
+        [(358.0, 0.75), (168.0, 0.66)],
+    ]
+    # Without judgments the agreement with the joint model is drawn.
+    unjudged = {**made.to_json(), "ndcg": None}
+    (figure,) = certified_sections([unjudged])[0].figures
+    assert figure.y.title.startswith("Kendall") and figure.series[0].points[1].y == 0.65
+    written = report([tmp_path], tmp_path / "report.html")
+    assert written.figures == ("certified",) and "at-6" in written.page.read_text()
 
 
 def test_what_is_no_result_is_passed_over(results, tmp_path):

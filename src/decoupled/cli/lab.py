@@ -199,7 +199,7 @@ def plan(
 
 
 def report(
-    sources: Annotated[list[Path], Argument(help="What sweep, layers, bench, adapt wrote.")],
+    sources: Annotated[list[Path], Argument(help="Files of sweep, layers, bench, adapt, certify.")],
     output: Annotated[Path, Option("--output", "-o", help="HTML page.")] = Path("report.html"),
     figures: Annotated[Path | None, Option(help="Folder for a PNG and a CSV of each.")] = None,
     title: Annotated[str, Option(help="Title of the page.")] = "Where to split",

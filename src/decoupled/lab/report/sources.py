@@ -1,4 +1,4 @@
-"""What a report is made of: the files of sweeps, layer studies, races and adapted models."""
+"""What a report is made of: the files of sweeps, layer studies, races, adapted and certified models."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -19,6 +19,7 @@ KINDS = {
     ),
     "bench": (),
     "adapt": ("model", "teachers", "queries", "held_out", "before", "after", "split_ms"),
+    "certificate": ("model", "teacher", "queries", "tau", "ndcg", "joint_ms", "split_ms"),
 }
 """The kinds of files that can be drawn, and the fields that their figures are drawn from."""
 
@@ -33,6 +34,8 @@ class Sources:
     bench: Sequence[Json] = ()
     adapt: Sequence[Json] = ()
     """What `adapt` says of a model."""
+    certificate: Sequence[Json] = ()
+    """What `certify` says of a model."""
     skipped: tuple[str, ...] = ()
     """Names of files that hold none of these."""
 
@@ -56,8 +59,8 @@ def read_sources(paths: Iterable[Path]) -> Sources:
     if not read:
         named = ", ".join(skipped) or "no file"
         raise InputError(
-            f"nothing to draw in {named}; give what `decoupled lab sweep`, `layers`, `bench` or "
-            "`decoupled adapt` wrote"
+            f"nothing to draw in {named}; give what `decoupled lab sweep`, `layers`, `bench`, "
+            "`decoupled adapt` or `certify` wrote"
         )
     return Sources(**read, skipped=tuple(skipped))
 

@@ -15,7 +15,7 @@ from decoupled.lab.report.draw import save, svg
 from decoupled.lab.report.figure import Figure, Section, shown, to_csv
 from decoupled.lab.report.peers import peer_sections
 from decoupled.lab.report.sources import Sources, read_sources
-from decoupled.lab.report.studies import adapted_sections, layer_sections
+from decoupled.lab.report.studies import adapted_sections, certified_sections, layer_sections
 from decoupled.lab.report.sweeps import (
     best_trade_off,
     dataset_of,
@@ -51,7 +51,7 @@ def report(
     figures: str | Path | None = None,
     title: str = "Where to split",
 ) -> Written:
-    """One HTML file with every figure of what `sweep`, `layers`, `bench` and `adapt` wrote.
+    """One HTML file with every figure of what `sweep`, `layers`, `bench`, `adapt` and `certify` wrote.
 
     `sources` are files or folders of them; `figures` is the folder for a PNG and a CSV of each figure, beside
     the page if not given.
@@ -81,6 +81,7 @@ def sections_of(sources: Sources) -> tuple[Section, ...]:
     sections = (
         *sweep_sections(sources.sweep),
         *adapted_sections(sources.adapt),
+        *certified_sections(sources.certificate),
         *layer_sections(sources.layers),
         *peer_sections(sources.bench),
     )
