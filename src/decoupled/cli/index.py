@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CORPUS = Argument(
     help="Folders, documents (html, md, pdf, docx, man…), mail, programs, rows (jsonl, csv, Parquet, BEIR), "
-    ".zip .tar .gz .xz .zst; `-` is stdin."
+    ".zip .tar .gz .xz .zst; databases with --query; irds:NAME; `-` is stdin."
 )
 Corpus = Annotated[list[str], CORPUS]
 Chunk = Annotated[
@@ -37,6 +37,7 @@ Format = Annotated[
 ]
 AsText = Annotated[list[str] | None, opt.rare(help="Read files like `*.cfg` as text; repeatable.")]
 TextField = Annotated[str | None, opt.rare(help="The field of rows that is their text.")]
+Query = Annotated[str | None, opt.rare(help="What a database is to give: select id, title, body…")]
 Code = Annotated[bool, opt.rare("--code", help="Read programs whole, not only their comments.")]
 Report = Annotated[Path | None, Option(help="Write what became of each file, as JSON lines.")]
 Cluster = Annotated[str | None, opt.rare(help="Ray cluster that encodes; `local` starts one.")]
@@ -66,6 +67,7 @@ def index(
     form: Format = None,
     as_text: AsText = None,
     text_field: TextField = None,
+    query: Query = None,
     code: Code = False,
     append: Annotated[bool, opt.rare("--append", help="As `add`.")] = False,
     sync: Annotated[bool, Option("--sync", help="Remove passages that the corpus lost.")] = False,
@@ -95,7 +97,8 @@ def index(
         build = partial(build, keep_tokens=keep_tokens, append=append, sync=sync, runtime=runtime)
         build = partial(build, chunk=opt.chunk_size(chunk), title_path=title_path, format=form)
         build = partial(build, include=include or (), exclude=exclude or (), as_text=as_text or ())
-        build = partial(build, text_field=text_field, code=code, cluster=cluster, workers=workers)
+        build = partial(build, text_field=text_field, query=query, code=code)
+        build = partial(build, cluster=cluster, workers=workers)
         build = partial(build, on_error=opt.stop_or_skip(on_error), report=skipped)
         built = build(on_total=bar.expect, on_bytes=bar.read, progress=bar.added)
     built.write_report(report)
@@ -123,6 +126,7 @@ def add(
     form: Format = None,
     as_text: AsText = None,
     text_field: TextField = None,
+    query: Query = None,
     code: Code = False,
     cluster: Cluster = None,
     workers: Count = None,
@@ -138,7 +142,7 @@ def add(
     run = partial(index, path, corpus, append=True, chunk=chunk, title_path=title_path, form=form)
     run = partial(run, include=include, exclude=exclude, on_error=on_error, as_json=as_json)
     run = partial(run, as_text=as_text, text_field=text_field, code=code, report=report)
-    run(cluster=cluster, workers=workers, runtime=runtime)
+    run(query=query, cluster=cluster, workers=workers, runtime=runtime)
 
 
 def delete(

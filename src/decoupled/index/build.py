@@ -14,6 +14,7 @@ from typing import Literal
 from decoupled.errors import InputError
 from decoupled.index.documents import Chosen, Problem
 from decoupled.index.documents.chunks import Chunker, Size
+from decoupled.index.documents.databases import source_name
 from decoupled.index.documents.files import Problems
 from decoupled.index.documents.passages import read_files
 from decoupled.index.documents.sources import check_sources, list_files, total_bytes
@@ -118,6 +119,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     as_text: Sequence[str] = (),
     text_field: str | None = None,
     code: bool = False,
+    query: str | None = None,
     append: bool = False,
     sync: bool = False,
     cluster: str | None = None,
@@ -132,9 +134,9 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     """Encode the passages of files and folders once and store them; an interrupted build goes on.
 
     How documents are cut (`chunk`, `title_path`) and files chosen and read (`include`, `exclude`, `format`,
-    `as_text`, `text_field`, `code`) is as in `read_passages`, by the tokenizer of the model; one that looks
-    back at earlier windows reads documents whole by default. The codec of a new index is the model's own,
-    and it keeps all tokens unless `keep_tokens` is a share of them (`Index.create`).
+    `as_text`, `text_field`, `code`, `query`) is as in `read_passages`, by the tokenizer of the model; one
+    that looks back at earlier windows reads documents whole by default. The codec of a new index is the
+    model's own, and it keeps all tokens unless `keep_tokens` is a share of them (`Index.create`).
     One that was built from another corpus is only added to with `append`. A document that is there is
     replaced as a whole; with `sync` documents that left the corpus are removed, and those that cannot be read
     stay; where rows cannot be read, whose ids nobody knows, nothing else is removed.
@@ -153,18 +155,18 @@ def build_index(  # noqa: PLR0913 (the options of a build)
             report(problem)
 
     listed = [corpus] if isinstance(corpus, str | Path) else corpus
-    exists, sources = is_index(output), [str(source) for source in listed]
+    exists, sources = is_index(output), [source_name(source, query) for source in listed]
     if exists:
         _check_same(output, sources, codec, keep_tokens, append or sync)
-    check_sources(sources)
+    check_sources(listed)
     source = source_of(model_folder(output) if exists else model or starter_model())
     if chunk == "auto" and spec_of(source).memory_windows:
         chunk = None  # what it remembers is the windows of one passage
     chunker = Chunker(tokenizer_of(source), chunk, title_path=title_path)
     pick = partial(Chosen, include=include, exclude=exclude, format=format, as_text=as_text)
-    chosen = pick(text_field=text_field, code=code)
+    chosen = pick(text_field=text_field, code=code, query=query)
     sink = Problems(on_error, skip)
-    files = list(list_files(sources, sink, chosen))  # the one walk through the folders
+    files = list(list_files(listed, sink, chosen))  # the one walk through the folders
     with ExitStack() as opened:
         index, origins = None, Origins()
         if exists:

@@ -9,6 +9,7 @@ from pathlib import Path
 from decoupled.errors import DecoupledError, InputError, need
 from decoupled.index.documents import Chosen, Problem
 from decoupled.index.documents.chunks import Chunker, Size
+from decoupled.index.documents.databases import scheme_of
 from decoupled.index.documents.files import File, Problems
 from decoupled.index.documents.passages import read_files
 from decoupled.index.documents.sources import check_sources, list_files, total_bytes
@@ -77,8 +78,8 @@ class Watch:
         report: Callable[[Problem], None] = lambda problem: None,
     ) -> None:
         need(("watchfiles", "watch"))
-        if "-" in map(str, sources):
-            raise InputError("standard input cannot be watched; name files or folders")
+        if "-" in map(str, sources) or any(map(scheme_of, sources)):
+            raise InputError("only files and folders can be watched; name no others")
         self.index, self.sources = index, [str(source) for source in sources]
         if chunk == "auto" and index.spec.memory_windows:
             chunk = None

@@ -242,7 +242,7 @@ def read_queries(
     source: Source, *, on_error: OnError = "stop", report: Report | None = None
 ) -> Iterator[Query]:
     """The queries of a jsonl, json, csv or tsv file, of SQuAD, or of a txt file with one a line."""
-    return queries_of(single_file(source), Problems(on_error, report))
+    return queries_of(single_file(source, part="queries"), Problems(on_error, report))
 
 
 def queries_of(file: File, problems: Problems) -> Iterator[Query]:
@@ -268,7 +268,7 @@ def _query(row: Fields, name: str) -> Query:
 
 def read_qrels(source: Source) -> dict[str, dict[str, int]]:
     """Grades by query id and passage id, from BEIR's three columns or TREC's four."""
-    file = replace(single_file(source), format=BY_NAME["lines"])
+    file = replace(single_file(source, part="qrels"), format=BY_NAME["lines"])
     problems = Problems("stop")
     qrels: dict[str, dict[str, int]] = {}
     header = True

@@ -16,6 +16,7 @@ from decoupled.index.formats.blocks import TextBlock
 from decoupled.model.jsonable import JsonObject
 
 OnError = Literal["stop", "skip"]
+ID_FIELDS = ("id", "_id", "docid", "doc_id", "pid", "passage_id")
 Fields = JsonObject
 
 _log = logging.getLogger(__name__)
@@ -145,6 +146,8 @@ class File:
     """Gives the bytes of a file in an archive."""
     named: bool = True
     """Whether the user named this file itself, not a folder or an archive that holds it."""
+    rows: Callable[[File, Problems], Iterator[tuple[int, Fields]]] | None = None
+    """Gives the rows of what has no bytes, such as a query to a database."""
 
     def problem(self, number: int | None, message: str) -> Problem:
         """A problem at a line, or at an item of a JSON list."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from decoupled.index.documents.chunks import Chunker, Size
 from decoupled.index.documents.files import (
+    ID_FIELDS,
     ColumnError,
     Fields,
     File,
@@ -30,7 +31,6 @@ from decoupled.index.formats.streams import OnBytes, opened
 from decoupled.model import folder
 from decoupled.model.tokens import Passage, Tokenizer
 
-_ID = ("id", "_id", "docid", "doc_id", "pid", "passage_id")
 _TEXT = ("text", "contents", "content", "passage", "body")
 _TITLE = ("title",)
 _META = ("meta", "metadata")
@@ -47,6 +47,7 @@ def read_passages(  # noqa: PLR0913 (what there is to choose)
     as_text: Sequence[str] = (),
     text_field: str | None = None,
     code: bool = False,
+    query: str | None = None,
     on_error: OnError = "stop",
     report: Report | None = None,
     on_bytes: OnBytes | None = None,
@@ -65,15 +66,16 @@ def read_passages(  # noqa: PLR0913 (what there is to choose)
     `exclude` are patterns such as `*.html` or `drafts/*`. Standard input and named files of no known ending
     are read as `format` (`html`, `pdf`, `markdown`, `csv`…), else by their first bytes; files like `as_text`
     are read as plain text, rows have their text in `text_field`, and of programs only comments and
-    docstrings are read unless `code` is true. What cannot be read
-    raises `InputError`, or with `on_error="skip"` goes to `report` as a `Problem`; what is left out on
+    docstrings are read unless `code` is true. A source may be a database (`postgresql://…`, `sqlite:///…`,
+    `duckdb:///…`), of which `query` selects id, text and title, or a data set, `irds:NAME`. What cannot be
+    read raises `InputError`, or with `on_error="skip"` goes to `report` as a `Problem`; what is left out on
     purpose (unknown extensions in folders, empty passages) is reported either way.
     `on_bytes` receives the bytes read since its last call, out of `total_bytes` of the files.
     """
     check_sources(sources)
     chunker = Chunker(tokenizer or starter_tokenizer(), chunk, title_path=title_path)
     pick = partial(Chosen, include=include, exclude=exclude, format=format, as_text=as_text)
-    chosen = pick(text_field=text_field, code=code)
+    chosen = pick(text_field=text_field, code=code, query=query)
     return passages_of(sources, Problems(on_error, report), on_bytes, chunker, chosen)
 
 
@@ -194,7 +196,7 @@ def _columns(names: tuple[str, ...], text: str | None) -> _Columns:
         return next((originals[alias] for alias in aliases if alias in originals), None)
 
     texts = _TEXT if text is None else (text.strip().lower(),)
-    parts = (first(_ID), first(texts), first(_TITLE), first(_META))
+    parts = (first(ID_FIELDS), first(texts), first(_TITLE), first(_META))
     rest = tuple(name for name in names if name.strip() and name not in parts)
     return _Columns(*parts, rest)
 

@@ -5,6 +5,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
 from decoupled.errors import InputError, OptionError
+from decoupled.index.documents.databases import (
+    Part,
+    address_file,
+    scheme_of,
+    without_password,
+)
 from decoupled.index.documents.files import File, Format, Problem, Problems
 from decoupled.index.documents.walk import Chosen, Walk, shown
 from decoupled.index.formats.code import SUFFIXES, code_blocks, comment_blocks
@@ -58,8 +64,14 @@ _STDIN = "-"
 _MAN = re.compile(r"\.[1-9][a-z]{0,5}")
 
 
-def single_file(source: Source, format_name: str | None = None) -> File:
-    """The one file that a source names; a folder, or no file, is an error."""
+def single_file(
+    source: Source, format_name: str | None = None, *, part: Part | None = None
+) -> File:
+    """The one file, or the `part` of a data set, that a source names; a folder, or no file, is an error."""
+    if scheme := scheme_of(source):
+        if scheme != "irds" or part is None:
+            raise InputError(f"{without_password(source)} cannot be read here; name a file")
+        return address_file(str(source), part=part)
     if str(source) == _STDIN:
         return File(
             path=None, shown="stdin", name="stdin", format=_format_named(format_name, "stream")
@@ -78,7 +90,7 @@ def check_sources(sources: Sequence[Source]) -> None:
     for source in sources:
         if isinstance(source, (list, tuple)):
             raise InputError(f"a source is {source!r:.60}; give paths one by one, or as *paths")
-        if not Path(source).is_dir():
+        if not scheme_of(source) and not Path(source).is_dir():
             single_file(source)
 
 
@@ -88,10 +100,13 @@ def list_files(
     """The files of all sources in a fixed order, each once; those of no known form are noted, not read."""
     chosen = chosen or Chosen()
     _format_named(chosen.format, "text")
-    walk = Walk([Path(s) for s in sources if str(s) != _STDIN], problems, chosen)
+    paths = [Path(s) for s in sources if str(s) != _STDIN and not scheme_of(s)]
+    walk = Walk(paths, problems, chosen)
     for source in sources:
         path = Path(source)
-        if str(source) == _STDIN:
+        if scheme_of(source):
+            yield address_file(str(source), chosen.query)
+        elif str(source) == _STDIN:
             yield single_file(source, chosen.format)
         elif path.is_dir():
             for file in walk.files(path):

@@ -38,6 +38,8 @@ class Chosen:
     """The field of a row that is its text; None looks for `text`, `contents`…"""
     code: bool = False
     """Whether all of a program is read, and not only its comments."""
+    query: str | None = None
+    """What is selected from databases."""
 
     def __call__(self, path: str) -> bool:
         """Whether a file with this path below its folder is wanted."""
