@@ -191,10 +191,10 @@ def context(engine: dc.Engine, examples: list, k: int = 5) -> dict:
     }
 
 
-def features(engine: dc.Engine, examples: list) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features of each sentence by span logits, by matching tokens, and whether it holds an answer."""
+def features(engine: dc.Engine, examples: list) -> dict[str, np.ndarray]:
+    """Features of each sentence by span logits, matching tokens and words, and whether it holds an answer."""
     pruner = prune.Pruner(engine.runtime, None)
-    read, matched, gold = [], [], []
+    read, matched, shared, gold = [], [], [], []
     for query, text, spans in examples:
         (search,) = engine.score([Request(query=query, head="span", texts=(text,), k=1)])
         if search.error is not None or len(search.windows) != 1:
@@ -206,8 +206,13 @@ def features(engine: dc.Engine, examples: list) -> tuple[np.ndarray, np.ndarray,
         (cosines,) = pruner._cosines(search, np.array([0]), search.windows.states)
         read.append(prune.read_features(search.logits["span"][0].astype(float), rank, tokens))
         matched.append(prune.match_features(cosines, rank, tokens))
+        words = prune.shared_words(query, excerpt)
+        shared.append(prune.match_features(words, rank, tokens))
         gold += [any(a < units[n][1] and b > units[n][0] for a, b in spans) for n in full]
-    return np.concatenate(read), np.concatenate(matched), np.array(gold, float)
+    rules = {"read": read, "matched": matched, "shared": shared}
+    return {name: np.concatenate(own) for name, own in rules.items()} | {
+        "gold": np.array(gold, float)
+    }
 
 
 def regression(features_UF: np.ndarray, gold_U: np.ndarray) -> dict:
@@ -236,12 +241,10 @@ def fit(engine: dc.Engine, data: Path, questions: int) -> dict:
         own = chosen[: share * questions // 4]
         away = [(query, own[n - 7][1], []) for n, (query, _, _) in enumerate(own[: len(own) // 6])]
         examples += own + away
-    read, matched, gold = features(engine, examples)
-    return {
-        "units": len(gold),
-        "read": regression(read, gold),
-        "matched": regression(matched, gold),
-    }
+    found = features(engine, examples)
+    gold = found.pop("gold")
+    weights = {name: regression(own, gold) for name, own in found.items()}
+    return {"units": len(gold), **weights}
 
 
 def main() -> None:

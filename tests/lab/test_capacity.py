@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from commands import Commands
+from decoders import save_decoder
 from decoupled import Index, Passage
 from decoupled.errors import InputError
 from decoupled.lab.capacity import (
@@ -23,9 +24,11 @@ from decoupled.lab.capacity import (
     plan,
     retrieve_ms,
 )
+from decoupled.measure.counts import work
 from decoupled.model.model import Model
 from decoupled.runtime.open import open_runtime
 
+KV = {"store": "kv"}
 RATES = Rates(
     runtime="torch",
     encode_per_s=100.0,
@@ -116,3 +119,24 @@ def test_a_plan_stores_states_as_an_index_of_the_model_does(tmp_path):
     assert planned.rates.bytes_per_token == stored
     assert planned.capacity.state_bytes == 1_000_000 * 150 * stored
     assert plan("1M", codec="int8").rates.bytes_per_token > stored
+
+
+def test_a_plan_knows_keys_and_values(tmp_path):
+    save_decoder(tmp_path, "qwen3")
+    joint = Model.open(tmp_path)
+    stored, cached = (
+        plan(10, tokens=60, model=Model.split(joint, at=4, **how)) for how in ({}, KV)
+    )
+    # Keys and values of two heads of 8 beside a state of 32, in each of 4 layers, as fp16.
+    assert (
+        cached.rates.bytes_per_token == 2 * (32 + 4 * 2 * 2 * 8) and cached.workload.codec == "fp16"
+    )
+    assert stored.rates.bytes_per_token == 32 + 2
+    assert cached.capacity.state_bytes == 10 * 60 * cached.rates.bytes_per_token
+    # Without layers above it a split reads states for nothing; with keys and values the query reads them.
+    assert 0 < stored.rates.pair_macs < cached.rates.pair_macs
+    assert (
+        cached.rates.pair_macs
+        == work(Model.split(joint, at=4, **KV).spec, query=12, passage=60).cross
+    )
+    assert f"{60 * 320:,} bytes" in cached.described()["a candidate"]

@@ -29,6 +29,7 @@ from decoupled.model.nn.encoder import PairEncoder, last_first
 from decoupled.model.nn.frame import Frame
 from decoupled.model.prompts import TEMPLATES, Template, prompt_spec
 from decoupled.model.tokens import Tokenizer
+from decoupled.search.engine import Engine
 
 PAIRS = [(query, passage) for query in QUERIES for passage in PASSAGES]
 
@@ -167,6 +168,20 @@ def test_a_split_is_the_joint_model_under_the_mask(tmp_path: Path, order: Templa
         torch.testing.assert_close(found, masked(joint, at), atol=1e-4, rtol=1e-4)
     # The mask is not for nothing.
     assert not torch.allclose(masked(joint, 2), masked(joint, 0), atol=1e-2)
+
+
+@pytest.mark.parametrize("runtime", ["torch", "openvino-fp32"])
+def test_a_split_above_the_last_layer_normalises_once(tmp_path: Path, runtime: str) -> None:
+    """The query then reads no passage: its score is that of its own part of the prompt."""
+    theirs, tokenizer = save_decoder(tmp_path, "qwen3", AFTER), decoder_tokenizer()
+    model = Model.split(Model.open(tmp_path), at=4)
+    expected = [
+        reference_score(theirs, tokenizer, AFTER, model.tokenizer.query(query).tolist())
+        for query in QUERIES
+    ]
+    engine = Engine(model, runtime=runtime)
+    found = [engine.rerank(query, texts=PASSAGES[:1], raw=True)[0].score for query in QUERIES]
+    assert found == pytest.approx(expected, abs=1e-4)
 
 
 def masked(model: Model, at: int) -> Tensor:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 import decoupled as dc
+from decoders import save_decoder
 from decoupled.model.folder import starter_model
+from decoupled.model.spec import ProjectionSpec
 from decoupled.search.prune import joined, units
 
 TEXT = (
@@ -77,6 +82,35 @@ def test_a_model_without_span_head_prunes_by_matches(model, tmp_path):
     assert hit.highlight in hit.kept
     (none,) = engine.search("the moon", prune=1.0)
     assert none.pruned_text == ""
+
+
+@pytest.mark.parametrize("texts", [False, True], ids=["stored", "texts"])
+def test_a_decoder_with_keys_and_values_prunes_by_words(tmp_path, texts):
+    save_decoder(tmp_path / "theirs", "qwen3")
+    decoder = dc.Model.split(dc.Model.open(tmp_path / "theirs"), at=2, store="kv")
+    text = "Rain falls on the sea. A king wrote Dracula!\nNobody asks who."
+    with dc.Index.create(tmp_path / "docs.idx", decoder) as index:
+        index.add([dc.Passage(id="a", text=text)])
+    source = {"texts": [text]} if texts else {"ids": ["a"]}
+    engine = dc.Engine(tmp_path / "docs.idx")
+    plain = engine.rerank("Who wrote Dracula?", **source)
+    (hit,) = engine.rerank("Who wrote Dracula?", **source, prune="auto", highlight=True)
+    assert hit.score == plain[0].score and [n[:2] for n in hit.sentences] == units(text)
+    rain, king, nobody = (chance for *_, chance in hit.sentences)
+    assert king > nobody > rain and text[slice(*hit.highlight)] == "A king wrote Dracula!"
+
+
+def test_a_projection_of_passages_alone_prunes_by_words(model):
+    split = dc.Model.split(model("bert", "rank"), at=2)
+    narrow = replace(split.spec, projection=ProjectionSpec(width=8, query=False))
+    shape = {
+        name: tensor.shape for name, tensor in narrow.tensors().items() if "projection" in name
+    }
+    fresh = {name: np.ones(own, np.float32) for name, own in shape.items()}
+    (hit,) = dc.Engine(split.rebuild(narrow, fresh)).rerank(
+        "the moon", texts=["A town by a river. The moon again."], prune=0.0
+    )
+    assert hit.sentences[1][2] > hit.sentences[0][2]
 
 
 @pytest.mark.parametrize("prune", [1.5, -0.1, "most", True])

@@ -14,6 +14,7 @@ import numpy as np
 from decoupled.errors import InputError, OptionError
 from decoupled.index.encode import encode_texts
 from decoupled.index.manifest import check_storable, codec_name, source_of
+from decoupled.measure.counts import work
 from decoupled.model.codec import fit_codec
 from decoupled.model.folder import read_tensors, starter_model
 from decoupled.model.jsonable import JsonObject
@@ -71,6 +72,8 @@ class Rates:
     bytes_per_token: int
     vector_width: int
     model_bytes: int
+    pair_macs: int = 0
+    """Multiply-adds of the cross component on one candidate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +139,8 @@ class Planned:
         return {
             "passages": f"{need.passages:,} of {need.tokens} tokens",
             "states on disk": f"{plan.state_bytes / 1e9:,.1f} GB as {need.codec}",
+            "a candidate": f"{need.tokens * rates.bytes_per_token:,} bytes, "
+            f"{rates.pair_macs / 1e6:,.1f} million multiply-adds",
             "text and search index": f"{plan.catalogue_bytes / 1e9:,.1f} GB",
             "build": f"{plan.build_hours:,.1f} hours with {need.workers} workers ({rates.runtime})",
             "shards": f"{plan.shards} of {plan.replicas} replicas: {plan.processes} processes",
@@ -258,6 +263,7 @@ def measure(runtime: Runtime, codec: str, *, tokens: int, model_bytes: int, seed
         bytes_per_token=fitted.bytes_per_token,
         vector_width=runtime.spec.vector_width,
         model_bytes=model_bytes,
+        pair_macs=work(runtime.spec, query=12, passage=tokens).cross,
     )
 
 

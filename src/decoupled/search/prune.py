@@ -2,7 +2,8 @@
 
 No head is trained for it. A unit (a sentence, a list item, a line of code) gets the probability that it holds
 what the query looks for: from the weight of the answers that begin and end in it and the rank of its passage,
-or, for a model that finds no answers, from how well its tokens match those of the query.
+or, for a model that finds no answers, from how well its tokens match those of the query: by their states, or
+by their words where query and passage are stored in spaces of their own.
 """
 
 import re
@@ -45,6 +46,7 @@ _UNIT = re.compile(
     r"|\n(?=[ \t]{2,}\S|[ \t]*[#>$@}{]|[^\n]*[;{}=]\s*(?:\n|$))"
     r"|(?<=[;{}:])[ \t]*\n"
 )
+_WORD = re.compile(r"\w+")
 
 
 def units(text: str) -> list[tuple[int, int]]:
@@ -87,6 +89,8 @@ READ = Weights((0.413, 0.104, 0.617), 0.969)
 """On `read_features`: the unit's share of the answers, its answers against none, the passage's rank."""
 MATCHED = Weights((2.976, 23.261, 0.413), -2.352)
 """On `match_features`: the unit's match, how far it is behind the best of its passage, the passage's rank."""
+SHARED = Weights((2.062, 6.144, 0.226), -1.094)
+"""The same where words are compared, not states."""
 
 
 class Chances(NamedTuple):
@@ -102,9 +106,11 @@ class Pruner:
     def __init__(self, runtime: Runtime, index: Index | None) -> None:
         whole = index is None or index.keep_tokens == 1
         self._runtime, self._codec = runtime, None if index is None else index.codec
-        self._projection = LateProjection.of(runtime)
+        self._projection, spec = LateProjection.of(runtime), runtime.spec
+        # Keys and values, or a projection of passages alone: states of a query are not like theirs.
+        self._apart = spec.state_width("query") != spec.state_width("passage")
         kinds: tuple[HeadKind, ...] = ("rank", "span") if whole else ("rank",)
-        self._heads = [kind for kind in kinds if any(h.kind == kind for h in runtime.spec.heads)]
+        self._heads = [kind for kind in kinds if any(h.kind == kind for h in spec.heads)]
 
     def prune(self, search: SearchRun, results: Outcome) -> Outcome:
         """The results with `pruned_text`, `kept` and `highlight`, as their request asks; else as they are."""
@@ -146,9 +152,14 @@ class Pruner:
             spans = [logits["span"][n].astype(np.float64) for n in range(len(which))]
             each = zip(excerpts, spans, ranks.tolist(), strict=True)
             return [_unit_chances(e, READ, partial(read_features, s, r)) for e, s, r in each]
-        cosines = self._cosines(search, which, passages)
-        each = zip(excerpts, cosines, ranks.tolist(), strict=True)
-        return [_unit_chances(e, MATCHED, partial(match_features, c, r)) for e, c, r in each]
+        weights = SHARED if self._apart else MATCHED
+        matches = (
+            [shared_words(search.request.query, excerpt) for excerpt in excerpts]
+            if self._apart
+            else self._cosines(search, which, passages)
+        )
+        each = zip(excerpts, matches, ranks.tolist(), strict=True)
+        return [_unit_chances(e, weights, partial(match_features, m, r)) for e, m, r in each]
 
     def _cosines(self, search: SearchRun, which: Rows, passages: Passages) -> list[Floats]:
         """`[T,Q]` for each window: the cosines of its tokens with those of the query."""
@@ -164,8 +175,6 @@ class Pruner:
             words = every[before : len(every) - after]
             mine = (words if len(words) else every[:1]) @ weight.T
             theirs = np.asarray(states_of(passages, self._codec), np.float32) @ weight.T
-        if mine.shape[1] != theirs.shape[1]:
-            mine = theirs[:1]
         cosines_NQ = np.asarray(directions(theirs) @ directions(mine).T, np.float64)
         return np.split(cosines_NQ, np.cumsum(passages.lengths)[:-1])
 
@@ -182,6 +191,19 @@ def match_features(cosines_TQ: Floats, rank: float, tokens: list[Tokens]) -> Flo
     """`[U,3]` features of units from the cosines of their tokens with those of the query."""
     match = np.array([cosines_TQ[some].max(0).mean() for some in tokens])
     return np.stack([match, match - match.max(), np.full(len(tokens), rank)], 1)
+
+
+def shared_words(query: str, excerpt: Excerpt) -> Floats:
+    """`[T,Q]`: 1 where a token of the passage begins a word that the query has too."""
+    asked = {word: n for n, word in enumerate(sorted(set(_WORD.findall(query.lower()))))}
+    # A token may begin with the space before its word.
+    ends = excerpt.offsets[:, 1]
+    matches_TQ = np.zeros((len(ends), max(len(asked), 1)))
+    for word in _WORD.finditer(excerpt.text):
+        if (own := word[0].lower()) in asked:
+            token = np.flatnonzero(ends > word.start())[:1]
+            matches_TQ[token, asked[own]] = 1
+    return matches_TQ
 
 
 def tokens_of(excerpt: Excerpt, spans: Sequence[tuple[int, int]]) -> list[Tokens]:
