@@ -103,8 +103,11 @@ def one_by_one(module, kind, windows):
             for part in (module.query, module.key, module.value)
         )
         scores = q[:, : len(x)] @ k.mT / (WIDTH // HEADS) ** 0.5
-        for column, (_, gap) in enumerate(seen, len(x)):
-            scores[..., column] += module.distance[:, min(int(np.log2(gap)), BUCKETS - 1), None]
+        if kind.relative_positions:
+            scores = transformer_xl(module, q[:, : len(x)], k)
+        else:
+            for column, (_, gap) in enumerate(seen, len(x)):
+                scores[..., column] += module.distance[:, min(int(np.log2(gap)), BUCKETS - 1), None]
         y = (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)
         outputs.append(module.out(y))
         # What the memory is used, without what is compressed.
@@ -131,13 +134,30 @@ def one_by_one(module, kind, windows):
     return torch.stack(outputs)
 
 
+def transformer_xl(module, q, k):
+    """Scores of [h; cm; m], as published: content, and distances along [cm; m; h], one pair at a time."""
+    own, keys, scores = q.shape[1], k.shape[1], torch.zeros(HEADS, q.shape[1], k.shape[1]).double()
+    for i in range(own):
+        for j in range(keys):
+            at = keys - own + j if j < own else j - own
+            angle = (keys - own + i - at) * 10_000.0 ** (-torch.arange(0, WIDTH, 2) / WIDTH)
+            r = module.steps(torch.cat([angle.sin(), angle.cos()]).double()).view(HEADS, -1)
+            content = ((q[:, i] + module.content) * k[:, j]).sum(-1)
+            scores[:, i, j] = content + ((q[:, i] + module.place) * r).sum(-1)
+    return scores / (WIDTH // HEADS) ** 0.5
+
+
+@pytest.mark.parametrize("positions", ["buckets", "relative"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("memory", "compressed", "rate"), [(1, 1, 2), (1, 2, 4), (2, 1, 3)])
-def test_all_windows_at_once_are_as_if_read_one_by_one(way, memory, compressed, rate):
-    kind, module = built(memory=memory, compressed=compressed, rate=rate, compress=way)
+def test_all_windows_at_once_are_as_if_read_one_by_one(way, memory, compressed, rate, positions):
+    options = {"memory": memory, "compressed": compressed, "rate": rate, "positions": positions}
+    kind, module = built(compress=way, **options)
     x = torch.randn(6, TOKENS, WIDTH, dtype=torch.float64)
     found = module(x, context_of(kind, all_real(6), chain(6)))
-    assert (found - one_by_one(module, kind, x)).abs().max() < 1e-12
+    # Sinusoids are in single precision.
+    near = 1e-5 if kind.relative_positions else 1e-12
+    assert (found - one_by_one(module, kind, x)).abs().max() < near
     alone = module(x, context_of(kind, all_real(6)))
     assert (found[0] - alone[0]).abs().max() < 1e-12
     assert (found[1:] - alone[1:]).abs().amax((1, 2)).min() > 1e-3, "a window forgets"
@@ -170,9 +190,10 @@ def test_without_a_window_before_it_is_dot_product_attention():
         assert (module(x, context_of(kind, all_real(2), before)) - expected).abs().max() < 1e-12
 
 
+@pytest.mark.parametrize("positions", ["buckets", "relative"])
 @pytest.mark.parametrize("way", WAYS)
-def test_padding_batch_mates_and_what_comes_later_change_nothing(way):
-    kind, module = built(memory=1, compressed=1, rate=4, compress=way)
+def test_padding_batch_mates_and_what_comes_later_change_nothing(way, positions):
+    kind, module = built(memory=1, compressed=1, rate=4, compress=way, positions=positions)
     x = torch.randn(7, TOKENS + 3, WIDTH, dtype=torch.float64)
     real = torch.arange(TOKENS + 3) < torch.tensor([6, 6, 6, 2, 6, 6, 5])[:, None]
     found = module(x, context_of(kind, real, chain(4, 3)))
@@ -194,6 +215,28 @@ def test_rotary_positions_count_along_the_memory(way):
     expected = other(x.flatten(0, 1)[None], context_of(whole, all_real(1, 2 * TOKENS)))[0, TOKENS:]
     found = module(x, context_of(kind, all_real(2), chain(2)))[1]
     assert (found - expected).abs().max() < 1e-6  # angles are in single precision
+
+
+def test_relative_positions_go_on_through_the_memory():
+    """Two windows of six score each other as one of twelve does, and begin as attention without them."""
+    kind, module = built(memory=1, compressed=0, positions="relative")
+    x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
+    whole = module(x.flatten(0, 1)[None], context_of(kind, all_real(1, 2 * TOKENS)))[0, TOKENS:]
+    context = context_of(kind, all_real(2), chain(2))
+    assert (module(x, context)[1] - whole).abs().max() < 1e-12
+    for name in ("steps.weight", "content", "place"):
+        parameter = module.get_parameter(name)
+        kept = parameter.detach().clone()
+        torch.nn.init.zeros_(parameter)
+        assert (module(x, context)[1] - whole).abs().max() > 1e-3, name
+        parameter.data.copy_(kept)
+    torch.manual_seed(0)
+    fresh = build_attention(kind, width=WIDTH, dropout=0.0, linear=WHOLE).double().eval()
+    plain = SelfAttention(heads=HEADS, head_width=WIDTH // HEADS)
+    other = build_attention(plain, width=WIDTH, dropout=0.0, linear=WHOLE).double().eval()
+    other.load_state_dict(fresh.state_dict(), strict=False)
+    expected = other(x, context_of(plain, all_real(2)))
+    assert (fresh(x, context_of(kind, all_real(2))) - expected).abs().max() < 1e-12
 
 
 def test_equal_rows_of_a_group_lose_nothing_and_the_trunk_does_not_learn_from_the_rest():
@@ -254,6 +297,10 @@ def test_training_adds_the_reconstruction_to_whatever_loss_there_is():
         ({"memory": -1}, "memory=-1 .*choose 0 or more"),
         ({"rate": 0}, "rate=0 tokens .*choose 1 or more"),
         ({"memory": 0, "compress": "most-used"}, "most-used keeps .*choose memory=1"),
+        (
+            {"rotary": 1e4, "positions": "relative"},
+            "know distances already; choose positions=buckets",
+        ),
     ],
 )
 def test_what_cannot_be_remembered_is_refused(options, why):
@@ -269,14 +316,15 @@ def text_of(seed: int, words: int = 40) -> str:
     return " ".join(draw.choice((*PLACES, *MORE), words))
 
 
-@pytest.fixture(scope="module")
-def remembering(model) -> Model:
+@pytest.fixture(scope="module", params=["buckets", "relative"])
+def remembering(model, request) -> Model:
     """A tiny model at split 2 with windows of 9 tokens, each of which looks back at two."""
     whole = Model.split(model("bert", "span"), at=2)
-    made = apply(whole, parse("compressive:tokens=9,compress=conv,rate=2"))
+    how = f"compressive:tokens=9,compress=conv,rate=2,positions={request.param}"
+    made = apply(whole, parse(how))
     for name, parameter in made.net.named_parameters():
-        if name.endswith("distance"):
-            torch.nn.init.normal_(parameter)
+        if name.endswith(("distance", "content", "place", "steps.weight")):
+            torch.nn.init.normal_(parameter, std=0.5)
     return made
 
 
@@ -361,15 +409,21 @@ def test_the_memory_joins_the_fingerprint_and_runs_in_torch(remembering, tmp_pat
 def test_parameters_and_multiplications_are_those_that_torch_counts(model, remembering):
     spec = remembering.spec
     plain = Model.split(model("bert", "span"), at=2).spec
-    width, heads = spec.encoder.width, spec.layers[0].attention.heads
-    more = 2 * (2 * width**2 + width + heads * BUCKETS)
+    width, kind = spec.encoder.width, spec.layers[0].attention
+    relative = kind.relative_positions
+    far = width**2 + 2 * width if relative else kind.heads * BUCKETS
+    more = 2 * (2 * width**2 + width + far)
     assert parameters(spec).total - parameters(plain).total == more
     tokens, windows = 8, 7
     ids, real = torch.full((windows, tokens), 5), all_real(windows, tokens)
     math = sdpa_kernel(SDPBackend.MATH)
     with torch.no_grad(), math, FlopCounterMode(display=False) as counter:
         remembering.net.input("passage", ids, real, before_B=chain(windows))
-    assert counter.get_total_flops() == 2 * windows * work(spec, query=3, passage=tokens).passage
+    # The vectors of distances are made once for all windows, and counted for each.
+    steps = 2 * tokens - 1 + kind.memory * tokens + kind.compressed * -(-tokens // kind.rate)
+    again = spec.split * (windows - 1) * steps * width**2 if relative else 0
+    counted = windows * work(spec, query=3, passage=tokens).passage - again
+    assert counter.get_total_flops() == 2 * counted
 
 
 def test_every_family_remembers_or_says_why_not(model, family):
@@ -417,6 +471,8 @@ def test_training_and_judging_read_the_windows_before(remembering):
         precision="fp32",
     )
     after = dc.distill(remembering, data=pairs, task="squad", recipe=recipe)
-    for part in ("distance", "compress.weight"):
+    far = ("content", "place", "steps.weight")
+    relative = remembering.spec.layers[0].attention.relative_positions
+    for part in (*(far if relative else ("distance",)), "compress.weight"):
         name = f"stack.attention.0.attention.{part}"
         assert not np.array_equal(after.tensors()[name], remembering.tensors()[name]), part

@@ -6,6 +6,7 @@ after window the paper stops the gradient at the memory, and so does `stop`. S: 
 G: groups of tokens, C: tokens of a group.
 """
 
+import math
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -17,8 +18,9 @@ from decoupled.methods.compressive.part import BUCKETS, Compressive
 from decoupled.methods.places import order
 from decoupled.model.nn.attention.base import build_attention, hidden
 from decoupled.model.nn.attention.dot import DotProductAttention
+from decoupled.model.nn.attention.relative import sinusoids
 from decoupled.model.nn.block import Context
-from decoupled.model.nn.frame import Frame, angles, rotate
+from decoupled.model.nn.frame import Frame, angles, rotate, take
 from decoupled.model.parts.linear import LinearSpec
 
 FAINT = -2.0
@@ -40,19 +42,27 @@ class CompressiveAttention(DotProductAttention):
     """Which window comes before which is said by the frame; without that, it is ordinary attention."""
 
     compress: nn.Module
+    steps: nn.Module
 
     def __init__(
         self, kind: Compressive, *, width: int, dropout: float, linear: LinearSpec
     ) -> None:
         super().__init__(kind, width=width, dropout=dropout, linear=linear)
-        self.distance = nn.Parameter(torch.full((kind.heads, BUCKETS), FAINT))
+        if kind.relative_positions:
+            # Nothing at first: windows alone stay as they are.
+            nn.init.zeros_(cast(nn.Linear, self.steps).weight)
+            self.content = nn.Parameter(torch.zeros(kind.heads, kind.head_width))
+            self.place = nn.Parameter(torch.zeros(kind.heads, kind.head_width))
+        else:
+            self.distance = nn.Parameter(torch.full((kind.heads, BUCKETS), FAINT))
         if kind.learns:
             self.compress = nn.Linear(kind.rate * width, width)
             averaging(self.compress)
 
     def look(self, x_BTD: Tensor, v_BHTK: Tensor, context: Context) -> Tensor:
         frame, kind = context.frame, cast(Compressive, context.layer.attention)
-        if frame.before_B is None:
+        steps = [] if frame.before_B is None else earlier(frame, kind)
+        if not steps and not kind.relative_positions:
             return super().look(x_BTD, v_BHTK, context)
         q_BHRK, k_BHTK = self._queries_and_keys(x_BTD, context)
         past_BTD, past = x_BTD, (k_BHTK, v_BHTK)
@@ -63,14 +73,17 @@ class CompressiveAttention(DotProductAttention):
             past = key_BHTK, self.split_heads(self.value(past_BTD))
         whole = Remembered(*past, frame.real_BT, order(frame)[0])
         # The nearest windows are seen whole, those before them compressed.
-        steps = earlier(frame, kind.memory_windows)
         seen = [self._at(whole, *step, kind) for step in steps[: kind.memory]]
-        if kind.compressed:
+        if steps and kind.compressed:
             used_BT = (
                 self._used(q_BHRK, whole, seen, steps) if kind.compress == "most-used" else None
             )
             slots_BGD, real_BG, place_BG = self._slots(past_BTD, frame, kind, used_BT)
             slots_BGD = slots_BGD.detach() if kind.stop else slots_BGD
+            if kind.relative_positions:
+                place_BG = torch.arange(place_BG.shape[1], device=place_BG.device).expand_as(
+                    real_BG
+                )
             slots = self._remembered(slots_BGD, real_BG, place_BG, frame, kind)
             seen += [self._at(slots, *step, kind) for step in steps[kind.memory :]]
         # One softmax over own tokens and memories, as over [cm; m; h] in the paper.
@@ -78,9 +91,13 @@ class CompressiveAttention(DotProductAttention):
             torch.cat([own, *(getattr(one, name) for one in seen)], 2)
             for own, name in ((k_BHTK, "key"), (v_BHTK, "value"))
         )
-        y_BHRK = self.attend(q_BHRK, k, v, self._bias(q_BHRK, seen, context))
+        bias = self._bias(q_BHRK, seen, context)
+        if kind.relative_positions:
+            bias = bias + self._relative(q_BHRK, seen, context)
+            q_BHRK = q_BHRK + self.content[:, None]
+        y_BHRK = self.attend(q_BHRK, k, v, bias)
         # Attention reconstruction (Rae et al., 2020): its gradient reaches the compression alone.
-        if self.training and torch.is_grad_enabled() and kind.learns:
+        if steps and self.training and torch.is_grad_enabled() and kind.learns:
             loss = self.reconstruction(x_BTD, frame, kind)
             y_BHRK = cast(Tensor, _Beside.apply(y_BHRK, loss))  # type: ignore[no-untyped-call]
         return y_BHRK
@@ -104,16 +121,31 @@ class CompressiveAttention(DotProductAttention):
         own = self.mask(context)
         if own is None:
             own = context.frame.real_BT[:, None, None]
-        back = torch.cat([one.place for one in seen], 1)
-        real = torch.cat([one.real for one in seen], 1)
-        # Buckets are powers of two, so one table serves any distance.
-        bucket_BS = back.clamp(min=1).float().log2().long().clamp(max=BUCKETS - 1)
-        bias_BHS = self.distance[:, bucket_BS].transpose(0, 1).to(q_BHRK.dtype)
+        none = context.frame.real_BT[:, :0]
+        back = torch.cat([none.long(), *(one.place for one in seen)], 1)
+        real = torch.cat([none, *(one.real for one in seen)], 1)
+        bias_BHS = q_BHRK.new_zeros(*q_BHRK.shape[:2], back.shape[1])
+        if hasattr(self, "distance"):
+            # Buckets are powers of two, so one table serves any distance.
+            bucket_BS = back.clamp(min=1).float().log2().long().clamp(max=BUCKETS - 1)
+            bias_BHS = self.distance[:, bucket_BS].transpose(0, 1).to(q_BHRK.dtype)
         low = hidden(q_BHRK.dtype)
         bias = bias_BHS.masked_fill(~real[:, None], low)[:, :, None]
         inside = torch.zeros_like(own, dtype=q_BHRK.dtype).masked_fill(~own, low)
         shape = (*bias.shape[:2], inside.shape[2], -1)
         return torch.cat([inside.expand(shape), bias.expand(shape)], -1)
+
+    def _relative(self, q_BHRK: Tensor, seen: list[Remembered], context: Context) -> Tensor:
+        """`[B,H,R,T+S]` scores of distances, (q + v)·W r over √K, for r the sinusoid of each."""
+        place_BT = order(context.frame)[0]
+        at_BS = torch.cat([place_BT, *(-one.place for one in seen)], 1)
+        far_BRS = take(place_BT, context.rows)[:, :, None] - at_BS[:, None]
+        least, most = int(far_BRS.amin()), int(far_BRS.amax())
+        step_M = torch.arange(least, most + 1, device=far_BRS.device)
+        states_MD = sinusoids(step_M, cast(nn.Linear, self.steps).in_features).to(q_BHRK)
+        r_HMK = self.split_heads(self.steps(states_MD[None]))
+        scores = (q_BHRK + self.place[:, None]) @ r_HMK.mT / math.sqrt(self.head_width)
+        return scores.gather(-1, (far_BRS - least)[:, None].expand(-1, self.heads, -1, -1))
 
     # Compressing --------------------------------------------------------------------------------------
 
@@ -188,7 +220,7 @@ class CompressiveAttention(DotProductAttention):
         """
         # Detached, like all weights below: this loss must not move what it compares.
         x_BTD = x_BTD.detach()
-        ((row_B, _),) = earlier(frame, kind.memory + 1)[-1:]
+        row_B, _ = earlier(frame, kind)[kind.memory]
         at, there_B = row_B.clamp(min=0), row_B >= 0
         slots_BGD, real_BG, _ = self._slots(x_BTD, frame, kind, None)
 
@@ -218,12 +250,17 @@ def averaging(linear: nn.Linear) -> None:
         linear.bias.zero_()
 
 
-def earlier(frame: Frame, steps: int) -> list[tuple[Tensor, Tensor]]:
-    """For each number of steps back: the row of that window (-1 for none), and the tokens since its start."""
+def earlier(frame: Frame, kind: Compressive) -> list[tuple[Tensor, Tensor]]:
+    """For each number of steps back: the row of that window (-1 for none), and the tokens since its start.
+
+    Relative positions count along keys, as in the paper, where a compressed state is one.
+    """
     assert frame.before_B is not None
     length_B = frame.real_BT.sum(1)
     row_B, gap_B, parts = torch.arange(len(length_B), device=length_B.device), 0 * length_B, []
-    for _ in range(steps):
+    for step in range(kind.memory_windows):
+        if step == kind.memory and kind.relative_positions:
+            length_B = -(-length_B // kind.rate)
         row_B = torch.where(row_B >= 0, frame.before_B[row_B.clamp(min=0)], -1)
         gap_B = gap_B + torch.where(row_B >= 0, length_B[row_B.clamp(min=0)], 0)
         parts.append((row_B, gap_B))

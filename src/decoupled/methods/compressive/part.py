@@ -12,6 +12,8 @@ from decoupled.model.parts.part import Matrix
 BUCKETS = 16
 """The number of buckets of distances to remembered states, in powers of two."""
 Compress = Literal["mean", "max", "conv", "most-used"]
+Positions = Literal["buckets", "relative"]
+"""How far away the memory is: a bias for each bucket of distances, or Transformer-XL's relative positions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +36,12 @@ class Compressive(Attention):
     rotary: float | None = None
     stop: bool = field(default=False, metadata=LATER)
     """No gradient flows into what is remembered, as in the paper; only reconstruction teaches `conv` then."""
+    positions: Positions = field(default="buckets", metadata=LATER)
     kind: Literal["compressive"] = "compressive"
 
     def __post_init__(self) -> None:
+        if self.relative_positions and self.rotary is not None:
+            raise SpecError("rotary layers know distances already; choose positions=buckets")
         if min(self.memory, self.compressed) < 0 or not self.memory + self.compressed:
             raise SpecError(
                 f"memory={self.memory} and compressed={self.compressed} windows; choose 0 or more of each, "
@@ -59,11 +64,20 @@ class Compressive(Attention):
         """Whether it has weights that compress."""
         return self.compress == "conv" and self.compressed > 0
 
+    @property
+    def relative_positions(self) -> bool:
+        return self.positions == "relative"
+
     def matrices(self, width: int) -> dict[str, Matrix]:
-        return self.dot_product(width, bias=self.bias)
+        steps = Matrix(inputs=width, outputs=self.inner, bias=False, reads="table")
+        more = {"attention.steps": steps} if self.relative_positions else {}
+        return {**self.dot_product(width, bias=self.bias), **more}
 
     def others(self, width: int) -> Tensors:
+        each = TensorSpec((self.heads, self.head_width))
         tensors = {"attention.distance": TensorSpec((self.heads, BUCKETS))}
+        if self.relative_positions:
+            tensors = {"attention.content": each, "attention.place": each}
         if self.learns:
             tensors["attention.compress.weight"] = TensorSpec((width, self.rate * width))
             tensors["attention.compress.bias"] = TensorSpec((width,))
@@ -75,6 +89,9 @@ class Compressive(Attention):
         seen = tokens * (1 + self.memory) + slots
         compressing = -(-tokens // self.rate) * 2 * linear.macs(width, self.inner) if slots else 0
         compressing += -(-tokens // self.rate) * self.rate * width * width if self.learns else 0
+        if self.relative_positions:  # a vector of each distance, and each row by all of them
+            steps = tokens - 1 + seen
+            compressing += steps * (rows * self.inner + linear.macs(width, self.inner))
         return 2 * rows * seen * self.inner + compressing
 
     def shape(self) -> Attention:
@@ -82,4 +99,6 @@ class Compressive(Attention):
         # alone.
         if self.learns:
             return replace(self, memory=1, compressed=1, rotary=None)
-        return Compressive(heads=self.heads, head_width=self.head_width, bias=self.bias)
+        return Compressive(
+            heads=self.heads, head_width=self.head_width, bias=self.bias, positions=self.positions
+        )

@@ -8,7 +8,7 @@ import torch
 from decoupled.errors import SpecError
 from decoupled.methods import tensors as linear
 from decoupled.methods.compressive.module import FAINT
-from decoupled.methods.compressive.part import Compress, Compressive
+from decoupled.methods.compressive.part import Compress, Compressive, Positions
 from decoupled.methods.method import Method, Weights, with_layers
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.parts.layer import LayerSpec
@@ -33,6 +33,8 @@ class Remember(Method):
     compress: Compress = "mean"
     stop: bool = True
     """No gradient flows into what is remembered, as in the paper."""
+    positions: Positions = "relative"
+    """How far away the memory is: Transformer-XL's relative positions, or a bias for buckets of distances."""
     tokens: int | None = None
     """The number of tokens of a window; by default as many as now."""
 
@@ -77,16 +79,21 @@ class Remember(Method):
             bias=old.bias,
             rotary=old.rotary,
             stop=self.stop,
+            positions="buckets" if old.rotary is not None else self.positions,
         )
         return replace(layer, attention=kind)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        """Start with a memory that is hardly looked at, and a convolution that is a mean."""
+        """Start near the old layer: its own window as before, and a convolution that is a mean."""
         moved, width = dict(weights), after.encoder.width
         for block in after.encoder.blocks:
             if isinstance(block.part, Compressive):
                 for name, (shape, _) in block.part.others(width).items():
-                    start = {"distance": torch.full(shape, FAINT), "bias": torch.zeros(shape)}
+                    value = FAINT if name.endswith("distance") else 0.0
                     mean = torch.eye(width).repeat(1, self.rate) / self.rate
-                    moved.setdefault(block.prefix + name, start.get(name.split(".")[-1], mean))
+                    start = mean if name.endswith("compress.weight") else torch.full(shape, value)
+                    moved.setdefault(block.prefix + name, start)
+                if block.part.relative_positions:
+                    steps = torch.zeros(block.part.inner, width)
+                    moved.setdefault(f"{block.prefix}attention.steps.weight", steps)
         return moved
