@@ -50,7 +50,7 @@ from decoupled.runtime import cpu
 from decoupled.train.data.lists import Floats, Lists, TrainingQuery, list_candidates
 from decoupled.train.data.synthetic import query_from, rarity
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.imitate import adapt_recipe, imitate, say
+from decoupled.train.imitate import adapt_recipe, imitate, learn_from
 from decoupled.train.loop.checkpoint import read_lines
 from decoupled.train.reshape import teacher_of, with_text
 from decoupled.train.run import distill, with_head
@@ -243,7 +243,9 @@ def teach(args: argparse.Namespace, name: str) -> dict[str, Any]:
         said = softened(near, args.soft)
         recipe = adapt_recipe({"reader.lrs": 0.0, **changes, **args.set})
         model = with_head(model, TASKS["rank"], args.seed)
-        trained = say(model, taught, said, recipe, Path(f"{out}.run"), progress=told)
+        alone = Teachers((), model)
+        run = Path(f"{out}.run")
+        trained, _ = learn_from(model, (taught, said), alone, recipe, run, progress=told)
         trained.save(out)
         pairs = said.size
     else:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from blocks import in_blocks
 from groups import FORMS, Pool
 from mining import mine
 from mixture import Dataset, Mixture
@@ -86,7 +87,7 @@ class Lesson:
 
         def found(name: str, texts: Sequence[str]) -> Tensor:
             make = lambda part: vectors_of_texts(encoder, texts[part])  # noqa: E731
-            return torch.from_numpy(self.cache.blocks(name, len(texts), BLOCK, make)).to(
+            return torch.from_numpy(in_blocks(self.cache, name, len(texts), BLOCK, make)).to(
                 self.device
             )
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from blocks import in_blocks
 from bm25 import Bm25
 from mixture import Asked, Mixture
 from torch import Tensor
@@ -47,7 +48,7 @@ def mine(
             index.append(Bm25(texts, device))
         return _numbers(index[0].top(queries[part], count), numbers)
 
-    found = [cache.blocks("bm25", total, BLOCK, lexical)]
+    found = [in_blocks(cache, "bm25", total, BLOCK, lexical)]
     if vectors is not None:
         asked, known = vectors[0], vectors[1][torch.from_numpy(numbers).to(vectors[1].device)]
 
@@ -55,13 +56,13 @@ def mine(
             near = asked[part].float() @ known.float().T
             return _numbers(near.topk(min(count, len(real)), 1).indices.cpu().numpy(), numbers)
 
-        found.append(cache.blocks("dense", total, max(1, (1 << 27) // len(texts)), dense))
+        found.append(in_blocks(cache, "dense", total, max(1, (1 << 27) // len(texts)), dense))
     listed = np.concatenate(found, 1)
-    marks = cache.blocks(
-        "signatures", len(mixture.texts), BLOCK, lambda part: marks_of(mixture.texts[part])
+    marks = in_blocks(
+        cache, "signatures", len(mixture.texts), BLOCK, lambda part: marks_of(mixture.texts[part])
     )
-    return cache.blocks(
-        "negatives", total, BLOCK, lambda part: _allowed(mixture, part, listed[part], marks)
+    return in_blocks(
+        cache, "negatives", total, BLOCK, lambda part: _allowed(mixture, part, listed[part], marks)
     )
 
 

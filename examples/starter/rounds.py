@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 import torch
+from blocks import in_blocks
 from groups import Part, Pool
 from reader_recipe import ReaderSettings
 from torch import Tensor
@@ -101,7 +102,7 @@ class Targets:
                     values[index[real] - base] = span[real].half()
             return values.cpu().numpy()
 
-        found = cache.blocks(name, batches.examples.groups, BLOCK, make)
+        found = in_blocks(cache, name, batches.examples.groups, BLOCK, make)
         self.values = torch.from_numpy(found).to(batches.device)
         return self
 

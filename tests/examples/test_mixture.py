@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from blocks import in_blocks
 from groups import FORMS, Pool
 from mining import mine
 from mixture import Dataset, Kind, Mixture
@@ -211,3 +212,24 @@ def test_an_answer_of_several_words_is_labelled_from_its_first_to_its_last(model
         first, last = window.offsets[start - 1, 0], window.offsets[end - 1, 1]
         asked = made.asked[examples.query_of[row] // FORMS]
         assert start < end and window.text[first:last] == asked.spans[0].text
+
+
+def test_blocks_go_on_where_they_stopped(tmp_path):
+    made, lines = [], []
+
+    def make(part):
+        made.append(part.start)
+        if part.start == 4 and len(made) == 3:
+            raise KeyboardInterrupt
+        return np.arange(part.start, part.stop)
+
+    cache = Cache(tmp_path / "c", lines.append)
+    with pytest.raises(KeyboardInterrupt):
+        in_blocks(cache, "v", 7, 2, make)
+    assert in_blocks(cache, "v", 7, 2, make).tolist() == list(range(7))
+    assert made == [0, 2, 4, 4, 6], "what was there is not made again"
+    assert {**lines[-1], "seconds": 0} == {"phase": "v", "step": 7, "total": 7, "seconds": 0}
+    assert (
+        in_blocks(Cache(), "v", 3, 2, lambda part: np.ones(part.stop - part.start)).tolist()
+        == [1] * 3
+    )

@@ -316,13 +316,13 @@ def test_adapting_to_the_joint_teacher_wins_agreement(indexes, tmp_path, split):
     assert dc.Engine(tmp_path / "new.idx").search("old castle", 3)
 
 
-def test_a_joint_model_learns_to_say_given_scores(indexes, tmp_path, split):
+def test_a_joint_model_learns_given_scores(indexes, tmp_path, split):
     joint = teacher_of(split)
     with dc.Index.open(indexes["split"]) as index:
         lists = list_candidates(index, queries_from_passages(index, limit=30), 6, others=True)
     wanted = np.random.default_rng(0).normal(size=lists.rows.shape).astype(np.float32)
     how = recipe(**{"reader.lrs": 0.0, "optimiser.epochs": 30.0})
-    made = imitate.say(joint, lists, wanted, how, tmp_path / "run")
+    made, _ = imitate.learn_from(joint, (lists, wanted), Teachers((), joint), how, tmp_path / "run")
     teachers = Teachers([made], split, runtime="torch")
     before, after = (scores_of(teachers.engine_of(one), lists) for one in (joint, made))
     assert agreement(after, wanted).tau > agreement(before, wanted).tau + 0.2

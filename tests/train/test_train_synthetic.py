@@ -49,21 +49,17 @@ def test_keywords_prefer_what_few_texts_hold():
     assert {len(words) for words in chosen} == {2, 3, 4, 5, 6}
 
 
-def test_a_cache_goes_on_where_it_stopped(tmp_path):
-    made, lines = [], []
+def test_a_cache_computes_what_is_missing_once(tmp_path):
+    made = []
 
-    def make(part):
-        made.append(part.start)
-        if part.start == 4 and len(made) == 3:
+    def make():
+        made.append(1)
+        if len(made) == 1:
             raise KeyboardInterrupt
-        return np.arange(part.start, part.stop)
+        return np.arange(3)
 
-    cache = Cache(tmp_path / "c", lines.append)
+    cache = Cache(tmp_path / "c").at("what", "it", "depends", "on")
     with pytest.raises(KeyboardInterrupt):
-        cache.blocks("v", 7, 2, make)
-    assert cache.blocks("v", 7, 2, make).tolist() == list(range(7))
-    assert made == [0, 2, 4, 4, 6], "what was there is not made again"
-    assert {**lines[-1], "seconds": 0} == {"phase": "v", "step": 7, "total": 7, "seconds": 0}
-    assert (
-        Cache().blocks("v", 3, 2, lambda part: np.ones(part.stop - part.start)).tolist() == [1] * 3
-    )
+        cache.kept("v", make)
+    assert [cache.kept("v", make).tolist() for _ in range(2)] == [[0, 1, 2]] * 2 and len(made) == 2
+    assert Cache().kept("v", make).tolist() == [0, 1, 2] and len(made) == 3, "nothing is kept"

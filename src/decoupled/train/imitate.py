@@ -123,7 +123,7 @@ def imitate(
     if ahead:
         target_scores = scale.together(teachers.logits(train, cache, "teacher"))
     watched = held[:CURVE_QUERIES], target[:CURVE_QUERIES]
-    student, curve = _train(
+    student, curve = learn_from(
         model, (train, target_scores), teachers, recipe, work, keep_index, progress, watched
     )
     scores = scores_of(teachers.engine_of(student), held)
@@ -138,19 +138,6 @@ def imitate(
     )
 
 
-def say(
-    model: Model,
-    lists: Lists,
-    scores: Floats,
-    recipe: Recipe,
-    work: Path,
-    *,
-    progress: Progress | None = None,
-) -> Model:
-    """A copy of the model, split or joint, trained to give these scores `[Q,C]` to the candidates."""
-    return _train(model, (lists, scores), Teachers((), model), recipe, work, False, progress)[0]
-
-
 def _scored(engine: Engine, lists: Lists, minutes: float | None) -> Floats:
     """The student's scores; after its share of the minutes, only those of the queries so far."""
     if minutes is None:
@@ -163,14 +150,14 @@ def _scored(engine: Engine, lists: Lists, minutes: float | None) -> Floats:
     return np.concatenate(scores)
 
 
-def _train(
+def learn_from(
     model: Model,
     targets: tuple[Lists, Floats | TeacherLogits],
     teachers: Teachers,
     recipe: Recipe,
     work: Path,
-    keep_index: bool,
-    progress: Progress | None,
+    keep_index: bool = False,
+    progress: Progress | None = None,
     watched: tuple[Lists, Floats] | None = None,
 ) -> tuple[Model, tuple[tuple[float, float], ...]]:
     """The trained student and, where there are lists to judge by, how its agreement grew."""

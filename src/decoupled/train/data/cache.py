@@ -1,4 +1,4 @@
-"""What takes long to compute, in blocks on disk: a stopped run goes on with the first one that is missing."""
+"""What takes long to compute, kept on disk, so that a stopped run does not compute it again."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.train.place import Progress, counted
+from decoupled.train.place import Progress
 
 Array = npt.NDArray[Any]
 
@@ -24,16 +23,6 @@ class Cache:
 
     folder: Path | None = None
     progress: Progress | None = None
-
-    def blocks(self, name: str, total: int, size: int, make: Callable[[slice], Array]) -> Array:
-        """The concatenated arrays that `make` gives for stretches of up to `size` out of `total`."""
-        blocks, count = [], counted(name, self.progress)
-        for number, start in enumerate(range(0, total, size)):
-            stop = min(start + size, total)
-            block = partial(make, slice(start, stop))
-            blocks.append(self.kept(f"{name}-{number:05d}", block))
-            count(stop, total)
-        return np.concatenate(blocks)
 
     def at(self, *names: str) -> Cache:
         """A cache in a folder inside this one, named after what its content depends on."""
