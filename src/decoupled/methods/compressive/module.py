@@ -49,8 +49,10 @@ class CompressiveAttention(DotProductAttention):
     ) -> None:
         super().__init__(kind, width=width, dropout=dropout, linear=linear)
         if kind.relative_positions:
-            # Nothing at first: windows alone stay as they are.
-            nn.init.zeros_(cast(nn.Linear, self.steps).weight)
+            # Nothing at first: windows alone stay as they are. Of two factors one is enough.
+            self.width = width
+            for last in list(self.steps.parameters())[-1:]:
+                nn.init.zeros_(last)
             self.content = nn.Parameter(torch.zeros(kind.heads, kind.head_width))
             self.place = nn.Parameter(torch.zeros(kind.heads, kind.head_width))
         else:
@@ -142,7 +144,7 @@ class CompressiveAttention(DotProductAttention):
         far_BRS = take(place_BT, context.rows)[:, :, None] - at_BS[:, None]
         least, most = int(far_BRS.amin()), int(far_BRS.amax())
         step_M = torch.arange(least, most + 1, device=far_BRS.device)
-        states_MD = sinusoids(step_M, cast(nn.Linear, self.steps).in_features).to(q_BHRK)
+        states_MD = sinusoids(step_M, self.width).to(q_BHRK)
         r_HMK = self.split_heads(self.steps(states_MD[None]))
         scores = (q_BHRK + self.place[:, None]) @ r_HMK.mT / math.sqrt(self.head_width)
         return scores.gather(-1, (far_BRS - least)[:, None].expand(-1, self.heads, -1, -1))

@@ -94,6 +94,9 @@ class Remember(Method):
                     start = mean if name.endswith("compress.weight") else torch.full(shape, value)
                     moved.setdefault(block.prefix + name, start)
                 if block.part.relative_positions:
-                    steps = torch.zeros(block.part.inner, width)
-                    moved.setdefault(f"{block.prefix}attention.steps.weight", steps)
+                    steps, rank = f"{block.prefix}attention.steps", block.linear.rank
+                    if rank is not None:
+                        moved.setdefault(f"{steps}.first.weight", torch.eye(rank, width))
+                    name = f"{steps}.weight" if rank is None else f"{steps}.second.weight"
+                    moved.setdefault(name, torch.zeros(block.part.inner, rank or width))
         return moved
