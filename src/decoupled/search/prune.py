@@ -195,14 +195,14 @@ def match_features(cosines_TQ: Floats, rank: float, tokens: list[Tokens]) -> Flo
 
 def shared_words(query: str, excerpt: Excerpt) -> Floats:
     """`[T,Q]`: 1 where a token of the passage begins a word that the query has too."""
-    asked = {word: n for n, word in enumerate(sorted(set(_WORD.findall(query.lower()))))}
+    words = {word: n for n, word in enumerate(sorted(set(_WORD.findall(query.lower()))))}
     # A token may begin with the space before its word.
     ends = excerpt.offsets[:, 1]
-    matches_TQ = np.zeros((len(ends), max(len(asked), 1)))
+    matches_TQ = np.zeros((len(ends), max(len(words), 1)))
     for word in _WORD.finditer(excerpt.text):
-        if (own := word[0].lower()) in asked:
+        if (own := word[0].lower()) in words:
             token = np.flatnonzero(ends > word.start())[:1]
-            matches_TQ[token, asked[own]] = 1
+            matches_TQ[token, words[own]] = 1
     return matches_TQ
 
 

@@ -113,8 +113,8 @@ def _times(study: Json) -> Bars:
 
 def certified_sections(certificates: Sequence[Json]) -> list[Section]:
     """One figure of all certified models: quality, or agreement without judgments, against time."""
-    judged = all(one["ndcg"] for one in certificates)
-    series = [Series(name=one["model"], points=_certified(one, judged)) for one in certificates]
+    graded = all(one["ndcg"] for one in certificates)
+    series = [Series(name=one["model"], points=_certified(one, graded)) for one in certificates]
     if not series:
         return []
     figure = Lines(
@@ -122,7 +122,7 @@ def certified_sections(certificates: Sequence[Json]) -> list[Section]:
         title="What a split keeps, and the time it takes",
         caption="Each line goes from the joint model to its split: to the left is faster, up is better.",
         x=Axis(title="milliseconds a query", zero=True, unit="ms"),
-        y=Axis(title="nDCG@10" if judged else "Kendall's tau with the joint model"),
+        y=Axis(title="nDCG@10" if graded else "Kendall's tau with the joint model"),
         series=tuple(series),
     )
     text = (
@@ -131,8 +131,8 @@ def certified_sections(certificates: Sequence[Json]) -> list[Section]:
     return [Section(title="Certified", text=text, figures=(figure,))]
 
 
-def _certified(one: Json, judged: bool) -> tuple[Point, Point]:
-    joint, split = one["ndcg"] if judged else (1.0, one["tau"])
+def _certified(one: Json, graded: bool) -> tuple[Point, Point]:
+    joint, split = one["ndcg"] if graded else (1.0, one["tau"])
     note = f"{one['queries']:,} queries"
     return (
         Point(x=one["joint_ms"], y=joint, note=f"joint ({one['teacher']}), {note}"),
