@@ -36,9 +36,16 @@ from decoupled.train.data.tasks import TASKS
 from decoupled.train.imitate import (
     LEAST,
     ONLY_SPLIT,
+    OWN_STATES,
     adapt_recipe,
 )
-from decoupled.train.objectives.adapt import ADAPT, Adapt, read_groups
+from decoupled.train.objectives.adapt import (
+    ADAPT,
+    Adapt,
+    Adaptation,
+    AdaptationWeights,
+    read_groups,
+)
 from decoupled.train.recipe import override
 from decoupled.train.reshape import teacher_of
 from decoupled.train.teachers import Scale, Teachers, agreement, scores_of
@@ -192,6 +199,11 @@ def test_of_several_teachers_the_mean_teaches():
 def test_a_model_that_was_only_split_learns_faster_unless_told_otherwise(indexes, tmp_path, split):
     assert adapting.recipe_for(indexes["split"], {}).optimiser.lr == ONLY_SPLIT
     assert adapting.recipe_for(indexes["split"], {"optimiser.lr": 5e-5}).optimiser.lr == 5e-5
+    states = [
+        adapting.recipe_for(indexes["split"], {}, names).of(Adaptation).weights.lrs
+        for names in ((), ["joint"], ["another"])
+    ]
+    assert states == [OWN_STATES, OWN_STATES, AdaptationWeights().lrs]
     Model(split.net, split.tokenizer, [*split.history, {"did": "train"}]).save(tmp_path / "m")
     dc.Index.create(tmp_path / "i", tmp_path / "m").close()
     assert adapting.recipe_for(tmp_path / "i", {}).optimiser.lr == ADAPT.optimiser.lr

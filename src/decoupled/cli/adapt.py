@@ -48,7 +48,7 @@ def adapt(
     opt.need_torch(("accelerate", "train"))
     from decoupled.train.adapt import recipe_for
 
-    chosen = recipe_for(index, recipe_changes(settings, lr=lr, seed=seed))
+    chosen = recipe_for(index, recipe_changes(settings, lr=lr, seed=seed), teacher or ())
     how: dict[str, Any] = {"keep_index": keep_index, "minutes": minutes, "limit": limit}
     how["queries"] = str(queries) if queries else None
     options = Adapting(index=str(index), teacher=tuple(teacher or ()), **how)

@@ -155,8 +155,8 @@ def adapt(  # noqa: PLR0913 (the options of the command)
         if not teacher and trained(model.history):
             why = f"is missing: the model of {index} was trained already"
             raise OptionError("teacher", f"{why}; name a cross-encoder to learn from")
-        recipe = adapt_recipe(history=model.history) if recipe is None else recipe
         names = [teacher] if isinstance(teacher, str | Path | Model) else teacher or ["joint"]
+        recipe = adapt_recipe(None, model.history, names) if recipe is None else recipe
         teachers = Teachers(names, model)
         lists = collect(
             opened,
@@ -198,12 +198,14 @@ def adapt(  # noqa: PLR0913 (the options of the command)
         )
 
 
-def recipe_for(index: str | Path, changes: Mapping[str, Any]) -> Recipe:
-    """The recipe that suits the model of an index, with `changes` by dotted field name."""
+def recipe_for(
+    index: str | Path, changes: Mapping[str, Any], teachers: Sequence[TeacherName] = ()
+) -> Recipe:
+    """The recipe that suits the model of an index and its teachers, with `changes` by dotted field name."""
     with Index.open(index) as opened:
         source = opened.source
     history = folder.read_history(source) if isinstance(source, Path) else source.history
-    return adapt_recipe(changes, history)
+    return adapt_recipe(changes, history, teachers)
 
 
 def collect(

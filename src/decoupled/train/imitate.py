@@ -28,6 +28,7 @@ from decoupled.train.run import made_of
 from decoupled.train.teachers import (
     Scale,
     TeacherAgreement,
+    TeacherName,
     Teachers,
     agreement,
     scores_of,
@@ -44,6 +45,8 @@ LEAST = 10
 """The fewest queries that judge, and the number that is scored between two looks at the clock."""
 ONLY_SPLIT = 3e-4
 """Learning rate for a joint model that was split and not trained since."""
+OWN_STATES = 50.0
+"""Weight of the hidden states where such a model learns from itself unsplit: every token teaches."""
 CURVE, CURVE_QUERIES = 6, 30
 """Evaluations of a run that ends by the clock, and the held-out queries that each of them reads."""
 
@@ -65,15 +68,22 @@ class Imitation:
 
 
 def adapt_recipe(
-    changes: Mapping[str, Any] | None = None, history: Sequence[Mapping[str, Any]] | None = None
+    changes: Mapping[str, Any] | None = None,
+    history: Sequence[Mapping[str, Any]] | None = None,
+    teachers: Sequence[TeacherName] = (),
 ) -> Recipe:
     """The recipe `adapt` as suits this machine, with `changes` by dotted field name.
 
-    The rate is that of a model with this `history`: one that was only split has all to learn.
+    Rate and weights are those of a model with this `history`: one that was only split has all to learn, and
+    most from its own states unsplit, unless other `teachers` are named.
     """
     on_cpu = {"optimiser.batch": 4, "tokens": 160, "watch.log_every": 5}
-    rate = {"optimiser.lr": ONLY_SPLIT} if history is not None and not trained(history) else {}
-    return suited_to_machine(ADAPT, on_cpu, {**rate, **(changes or {})})
+    own: dict[str, Any] = {}
+    if history is not None and not trained(history):
+        own = {"optimiser.lr": ONLY_SPLIT}
+        if all(name == "joint" for name in teachers):
+            own["weights.lrs"] = OWN_STATES
+    return suited_to_machine(ADAPT, on_cpu, {**own, **(changes or {})})
 
 
 def imitate(
