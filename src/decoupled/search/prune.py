@@ -148,18 +148,17 @@ class Pruner:
         none = np.zeros((len(which), 1))
         ranks = np.asarray(logits["rank"].values if "rank" in logits else none, np.float64)[:, 0]
         excerpts = [excerpt for _, excerpt in search.windows.describe(windows)]
+        features = read_features if "span" in logits else match_features
         if "span" in logits:
-            spans = [logits["span"][n].astype(np.float64) for n in range(len(which))]
-            each = zip(excerpts, spans, ranks.tolist(), strict=True)
-            return [_unit_chances(e, READ, partial(read_features, s, r)) for e, s, r in each]
-        weights = SHARED if self._apart else MATCHED
-        matches = (
-            [shared_words(search.request.query, excerpt) for excerpt in excerpts]
-            if self._apart
-            else self._cosines(search, which, passages)
-        )
-        each = zip(excerpts, matches, ranks.tolist(), strict=True)
-        return [_unit_chances(e, weights, partial(match_features, m, r)) for e, m, r in each]
+            values = [logits["span"][n].astype(np.float64) for n in range(len(which))]
+            weights = READ
+        elif self._apart:
+            values = [shared_words(search.request.query, excerpt) for excerpt in excerpts]
+            weights = SHARED
+        else:
+            values, weights = self._cosines(search, which, passages), MATCHED
+        each = zip(excerpts, values, ranks.tolist(), strict=True)
+        return [_unit_chances(e, weights, partial(features, v, r)) for e, v, r in each]
 
     def _cosines(self, search: SearchRun, which: Rows, passages: Passages) -> list[Floats]:
         """`[T,Q]` for each window: the cosines of its tokens with those of the query."""
