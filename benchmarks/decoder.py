@@ -41,6 +41,7 @@ VARIANTS = [
     "15-kv-fp32",
     "30-kv-fp16",
     "30-kv-int8",
+    "30-kv-int8:64",
 ]
 """Layer of the split, what is stored, and the codec."""
 
