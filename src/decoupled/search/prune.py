@@ -81,12 +81,12 @@ def joined(text: str, kept: Sequence[tuple[int, int]]) -> str:
 class Weights(NamedTuple):
     """A logistic regression on features of a unit (`benchmarks/prune.py --fit`)."""
 
-    features: tuple[float, float, float]
+    features: tuple[float, ...]
     offset: float
 
 
-READ = Weights((0.413, 0.104, 0.617), 0.969)
-"""On `read_features`: the unit's share of the answers, its answers against none, the passage's rank."""
+READ = Weights((0.413, 0.104, 0.617, -0.5), 2.578)
+"""On `read_features`: share of the answers, answers against none, the passage's rank, tokens it would cost."""
 MATCHED = Weights((2.976, 23.261, 0.413), -2.352)
 """On `match_features`: the unit's match, how far it is behind the best of its passage, the passage's rank."""
 SHARED = Weights((2.062, 6.144, 0.226), -1.094)
@@ -179,11 +179,12 @@ class Pruner:
 
 
 def read_features(logits_T2: Floats, rank: float, tokens: list[Tokens]) -> Floats:
-    """`[U,3]` features of units from span logits, the first row of which is no answer."""
+    """`[U,4]` features of units from span logits, the first row of which is no answer."""
     own = logits_T2[1:]
     weight = np.array([np.logaddexp.reduce(own[some], 0).sum() for some in tokens])
     share, odds = weight - np.logaddexp.reduce(weight), weight - logits_T2[0].sum()
-    return np.stack([share, odds, np.full(len(tokens), rank)], 1)
+    size = np.log([len(some) for some in tokens])
+    return np.stack([share, odds, np.full(len(tokens), rank), size], 1)
 
 
 def match_features(cosines_TQ: Floats, rank: float, tokens: list[Tokens]) -> Floats:
