@@ -37,8 +37,8 @@ THRESHOLDS = (0.05, 0.1, 0.2, 0.5)
 LONG, TYPICAL = -0.5, 25
 """Weight of the logarithm of a unit's tokens, and the tokens of a unit whose probability it leaves as it is.
 
-The weight was chosen on the halves of policyqa, nq and subjqa that the measurement leaves out, from 0 to -1: at
--0.5 no set kept notably fewer answers at any share, and those with long units kept more.
+The weight was chosen on the halves of policyqa, nq and subjqa that the measurement leaves out, from 0 to -1:
+at -0.5 no set kept notably fewer answers at any share, and those with long units kept more.
 """
 
 

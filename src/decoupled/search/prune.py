@@ -86,7 +86,7 @@ class Weights(NamedTuple):
 
 
 READ = Weights((0.413, 0.104, 0.617, -0.5), 2.578)
-"""On `read_features`: share of the answers, answers against none, the passage's rank, tokens it would cost."""
+"""On `read_features`: share of the answers, answers against none, the passage's rank, tokens it costs."""
 MATCHED = Weights((2.976, 23.261, 0.413), -2.352)
 """On `match_features`: the unit's match, how far it is behind the best of its passage, the passage's rank."""
 SHARED = Weights((2.062, 6.144, 0.226), -1.094)
