@@ -142,7 +142,7 @@ def measured_decoder() -> Table:
         kept = f"keys and values of {one['split']}" if one["store"] == "kv" else None
         what = kept or (f"state at {one['split']}" if one["split"] else "nothing, unsplit")
         size = one.get("bytes_a_passage", 0) / report["tokens_a_passage"]
-        shown = [f"{one['largest_gap']:.1g}", f"{one['tau']:.3f}", f"{size:,.0f}" if size else ""]
+        shown = [f"{one['largest_gap']:.5f}", f"{one['tau']:.3f}", f"{size:,.0f}" if size else ""]
         rows.append([what, f"`{one['codec']}`" if one["codec"] else "", *shown])
     return header, rows
 
