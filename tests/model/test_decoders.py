@@ -263,7 +263,15 @@ def test_what_a_decoder_cannot_do_is_said(tmp_path: Path) -> None:
         with pytest.raises(DecoupledError, match=says):
             Model.split(joint, at=2, **options)  # type: ignore[arg-type]
     (tmp_path / "template.json").unlink()
-    with pytest.raises(DecoupledError, match="decoder of no known prompt"):
+    with pytest.raises(DecoupledError, match=r"no known prompt.* may lie in its folder"):
         Model.open(tmp_path)
     with pytest.raises(DecoupledError, match="no template 'qwen9'"):
         Model.open(tmp_path, "qwen9")
+
+
+def test_an_encoder_takes_neither_prompt_nor_keys_and_values(checkpoint: Any) -> None:
+    encoder = checkpoint("bert", "rank")
+    with pytest.raises(DecoupledError, match="bert reads no prompt; leave it out"):
+        Model.open(encoder, "qwen3-reranker")
+    with pytest.raises(DecoupledError, match="need a decoder; choose store='state'"):
+        Model.split(encoder, at=1, store="kv")

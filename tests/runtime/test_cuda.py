@@ -97,7 +97,8 @@ def test_one_way_layers_give_the_reference(model, head, layers, codec):
 
 
 @pytest.mark.parametrize(
-    "codec", ["fp32", "fp16", "int8", "int4", "project:12+int8", "project:11+int4"]
+    "codec",
+    ["fp32", "fp16", "int8", "int8:64", "int4", "project:12+int8", "project:11+int4"],
 )
 def test_every_codec_is_decoded_on_the_device(model, codec):
     agree(*both(Model.split(model("bert", "rank"), at=1), "rank", codec))

@@ -11,6 +11,7 @@ import pytest
 
 from decoders import AFTER, BEFORE, PASSAGES, QUERIES, VARIANTS, save_variant
 from decoupled.index.index import Index
+from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Runtime
@@ -124,3 +125,25 @@ def test_a_folder_of_a_decoder_opens_without_torch_and_stores_what_torch_reads(
         hits = engine.rerank(QUERIES[0], ids=list(expected), raw=True)
         assert engine.runtime.name == name.partition("-")[0]
         assert {hit.id: hit.score for hit in hits} == pytest.approx(expected, abs=1e-4)
+
+
+def test_keys_and_values_in_int8_have_a_scale_for_64_values(tmp_path: Path) -> None:
+    """Many scales a token, the last for a part of them: as torch decodes, and closer than one scale."""
+    model = Model.split(joint(tmp_path, "qwen3"), at=4, store="kv")
+    pairs = [w[0].ids for w in model.tokenizer.windows(list(PASSAGES))]
+    query = TorchRuntime(model).encode("query", [model.tokenizer.query(QUERIES[0])]).states
+    exact = TorchRuntime(model).encode("passage", pairs).states
+    # One layer's keys and values are far larger than all others, as in a real decoder.
+    exact.values[:, 64:160] *= 50
+    expected = TorchRuntime(model).cross(query, exact, ("rank",))["rank"].values
+    far = {}
+    for name in ("int8", "int8:64"):
+        codec = fit_codec(name, exact)
+        encoded = codec.encode(exact)
+        by_torch = TorchRuntime(model, codec).cross(query, encoded, ("rank",))["rank"].values
+        ours = OpenVinoRuntime(model.spec, model.tensors(), model.tokenizer, codec)
+        found = ours.cross(query, encoded, ("rank",))["rank"].values
+        np.testing.assert_allclose(found, by_torch, atol=1e-4)
+        far[name] = np.abs(found - expected).max()
+    assert codec.bytes_per_token == codec.width + 2 * -(-codec.width // 64) and codec.width % 64
+    assert far["int8:64"] < 0.5 * far["int8"]

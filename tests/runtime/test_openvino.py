@@ -270,7 +270,7 @@ def test_the_cheaper_form_is_chosen():
 
 @pytest.mark.parametrize(
     "name",
-    ["fp32", "fp16", "int8", "int4", "project:12+int8", "project:13+int4"],
+    ["fp32", "fp16", "int8", "int8:64", "int4", "project:12+int8", "project:13+int4"],
 )
 def test_codes_are_decoded_in_the_graph(model, name):
     split = Model.split(model("bert", "rank"), at=1)

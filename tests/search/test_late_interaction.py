@@ -167,7 +167,7 @@ def learned(model) -> Model:
     return made
 
 
-@pytest.mark.parametrize("name", ["fp32", "fp16", "int8", "int4", "project:9+int8"])
+@pytest.mark.parametrize("name", ["fp32", "fp16", "int8", "int8:64", "int4", "project:9+int8"])
 def test_a_learned_projection_scores_stored_codes_as_the_model_does(learned, name):
     runtime = TorchRuntime(learned)
     query = runtime.encode("query", runtime.tokenizer.queries(["the river by the castle"])).states

@@ -19,7 +19,7 @@ from decoupled.measure.latency import second_run, summarise
 from decoupled.measure.metrics import kendall, normalised_gain
 from decoupled.measure.pairs import Pair, read_pairs
 from decoupled.measure.table import ResultTable
-from decoupled.model.folder import read_history
+from decoupled.model.folder import read_history, read_spec
 from decoupled.model.progress import Progress, counter
 from decoupled.model.tokens import Passage
 from decoupled.runtime.open import open_joint
@@ -198,10 +198,14 @@ def _compared(
 
 
 def _origin(model: Path) -> str | None:
-    """The checkpoint that a model was read from, if its folder is still there."""
-    origins = [
-        str(step.get("from", "")) for step in read_history(model) if step.get("did") == "read"
-    ]
+    """The checkpoint that a model was read from, if its folder is still there.
+
+    None for a decoder that was only split: its weights are there, and its prompt may be in no checkpoint.
+    """
+    history = read_history(model)
+    if read_spec(model).text.prompt and {step.get("did") for step in history} <= {"read", "split"}:
+        return None
+    origins = [str(step.get("from", "")) for step in history if step.get("did") == "read"]
     return origins[0] if origins and Path(origins[0]).is_dir() else None
 
 

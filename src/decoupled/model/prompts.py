@@ -67,7 +67,8 @@ def template_of(name: str | None, checkpoint: str | Path, folder: Path) -> Templ
             else f"no template {name!r}"
         )
         raise InputError(
-            f"{what}; name one of {', '.join(TEMPLATES)}, or a JSON file of pieces and score tokens"
+            f"{what}; name one of {', '.join(TEMPLATES)}, or a JSON file of pieces and score tokens, which "
+            "may lie in its folder as template.json"
         )
     return read_template(Path(name))
 
@@ -143,11 +144,8 @@ def score_tokens(tokenizer_json: str, template: Template) -> tuple[int, ...]:
     """The ids of the tokens whose logits are the score; each must be one token."""
     tokenizer, chosen = parse_tokenizer(tokenizer_json), []
     for token in template.score:
-        ids = (
-            [token]
-            if isinstance(token, int)
-            else tokenizer.encode(token, add_special_tokens=False).ids
-        )
+        ids = tokenizer.encode(str(token), add_special_tokens=False).ids
+        ids = [token] if isinstance(token, int) else ids
         if len(ids) != 1:
             raise InputError(
                 f"the template scores by {token!r}, which is {len(ids)} tokens of tokenizer.json; choose a "

@@ -81,12 +81,12 @@ def joined(text: str, kept: Sequence[tuple[int, int]]) -> str:
 class Weights(NamedTuple):
     """A logistic regression on features of a unit (`benchmarks/prune.py --fit`)."""
 
-    features: tuple[float, float, float]
+    features: tuple[float, ...]
     offset: float
 
 
-READ = Weights((0.413, 0.104, 0.617), 0.969)
-"""On `read_features`: the unit's share of the answers, its answers against none, the passage's rank."""
+READ = Weights((0.413, 0.104, 0.617, -0.5), 2.578)
+"""On `read_features`: share of the answers, answers against none, the passage's rank, tokens it costs."""
 MATCHED = Weights((2.976, 23.261, 0.413), -2.352)
 """On `match_features`: the unit's match, how far it is behind the best of its passage, the passage's rank."""
 SHARED = Weights((2.062, 6.144, 0.226), -1.094)
@@ -148,18 +148,17 @@ class Pruner:
         none = np.zeros((len(which), 1))
         ranks = np.asarray(logits["rank"].values if "rank" in logits else none, np.float64)[:, 0]
         excerpts = [excerpt for _, excerpt in search.windows.describe(windows)]
+        features = read_features if "span" in logits else match_features
         if "span" in logits:
-            spans = [logits["span"][n].astype(np.float64) for n in range(len(which))]
-            each = zip(excerpts, spans, ranks.tolist(), strict=True)
-            return [_unit_chances(e, READ, partial(read_features, s, r)) for e, s, r in each]
-        weights = SHARED if self._apart else MATCHED
-        matches = (
-            [shared_words(search.request.query, excerpt) for excerpt in excerpts]
-            if self._apart
-            else self._cosines(search, which, passages)
-        )
-        each = zip(excerpts, matches, ranks.tolist(), strict=True)
-        return [_unit_chances(e, weights, partial(match_features, m, r)) for e, m, r in each]
+            values = [logits["span"][n].astype(np.float64) for n in range(len(which))]
+            weights = READ
+        elif self._apart:
+            values = [shared_words(search.request.query, excerpt) for excerpt in excerpts]
+            weights = SHARED
+        else:
+            values, weights = self._cosines(search, which, passages), MATCHED
+        each = zip(excerpts, values, ranks.tolist(), strict=True)
+        return [_unit_chances(e, weights, partial(features, v, r)) for e, v, r in each]
 
     def _cosines(self, search: SearchRun, which: Rows, passages: Passages) -> list[Floats]:
         """`[T,Q]` for each window: the cosines of its tokens with those of the query."""
@@ -180,11 +179,12 @@ class Pruner:
 
 
 def read_features(logits_T2: Floats, rank: float, tokens: list[Tokens]) -> Floats:
-    """`[U,3]` features of units from span logits, the first row of which is no answer."""
+    """`[U,4]` features of units from span logits, the first row of which is no answer."""
     own = logits_T2[1:]
     weight = np.array([np.logaddexp.reduce(own[some], 0).sum() for some in tokens])
     share, odds = weight - np.logaddexp.reduce(weight), weight - logits_T2[0].sum()
-    return np.stack([share, odds, np.full(len(tokens), rank)], 1)
+    size = np.log([len(some) for some in tokens])
+    return np.stack([share, odds, np.full(len(tokens), rank), size], 1)
 
 
 def match_features(cosines_TQ: Floats, rank: float, tokens: list[Tokens]) -> Floats:

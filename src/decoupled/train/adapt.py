@@ -35,6 +35,7 @@ from decoupled.train.data.lists import (
 )
 from decoupled.train.imitate import Imitation, adapt_recipe, imitate
 from decoupled.train.loop import checkpoint
+from decoupled.train.loop.forward import check_split
 from decoupled.train.objectives.adapt import Adaptation
 from decoupled.train.place import Progress, counted
 from decoupled.train.recipe import Recipe
@@ -152,6 +153,7 @@ def adapt(  # noqa: PLR0913 (the options of the command)
         source = opened.source
         model = Model.load(source) if isinstance(source, Path) else source
         model.spec.reads("rank")
+        check_split(model.spec)
         if not teacher and trained(model.history):
             why = f"is missing: the model of {index} was trained already"
             raise OptionError("teacher", f"{why}; name a cross-encoder to learn from")

@@ -1,6 +1,7 @@
 """States ↔ bytes: what a passage takes on disk, and how close to its states it comes back.
 
     int8                     width + 2 bytes a token
+    int8:64                  a scale for every 64 values: for keys and values, which differ by head
     project:96+int8          98 bytes a token at any width; the projection is learned or PCA
     project:192+int4         the same bytes
 

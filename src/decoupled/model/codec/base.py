@@ -15,10 +15,12 @@ from decoupled.errors import InputError, WeightsError
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 Tensors = Mapping[str, npt.NDArray[np.generic]]
-Kind = Literal["fp32", "fp16", "int8", "int4"]
+Kind = Literal["fp32", "fp16", "int8", "int8:64", "int4"]
 
 HALF = np.dtype("<f2")
 """Type of stored scales: fp16, little-endian whatever the machine."""
+GROUP = 64
+"""Values that share a scale in `int8:64`: as many as most heads keep of a key, or of a value."""
 LEAST_SCALE = np.float32(2.0**-14)
 """The least normal fp16. Below it a rounded scale would be off by more than the codes can bear."""
 MOST_SCALE = np.float32(65504.0)
@@ -38,7 +40,7 @@ class CodeLayout:
     """What the bytes of one token mean, for runtimes that decode inside their own graph.
 
     `int8` codes are signed bytes. Two `int4` codes share a byte, the first one low, each stored plus
-    8. Both are `code * scale`.
+    8. Both are `code * scale`; in `int8:64` each 64 codes have a scale of their own.
     """
 
     kind: Kind
@@ -47,9 +49,14 @@ class CodeLayout:
     codes_at: int
     """First byte of the codes."""
     scale_at: int | None
-    """First byte of the fp16 scale, or None where the codes are floats."""
+    """First byte of the fp16 scales, or None where the codes are floats."""
     restore: Affine | None
     """The map from codes to states; None where they are the same."""
+
+    @property
+    def scales(self) -> int:
+        """How many scales a token has."""
+        return scales_of(self.kind, self.width)
 
 
 def float_tensor(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Floats:
@@ -78,6 +85,11 @@ def check_reach(largest: Floats, limit: np.float32, kind: str) -> None:
             f"states reach {float(largest.max()):.3g}, but {kind} holds at most {limit:.3g}; "
             "use the codec fp32, or look for a fault in the model"
         )
+
+
+def scales_of(kind: Kind, width: int) -> int:
+    """How many fp16 scales a token of so many codes has."""
+    return -(-width // GROUP) if kind == "int8:64" else int(kind in ("int8", "int4"))
 
 
 def packed_width(width: int) -> int:

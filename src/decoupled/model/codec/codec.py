@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from decoupled.errors import InputError, WeightsError
-from decoupled.model.codec.base import Bytes, CodeLayout, Floats, Kind, Tensors
+from decoupled.model.codec.base import GROUP, Bytes, CodeLayout, Floats, Kind, Tensors
 from decoupled.model.codec.project import Projection, principal, projection_from
 from decoupled.model.codec.scalar import FloatQuantiser, ScaledQuantiser
 from decoupled.model.states import Encoded, States
@@ -17,7 +17,7 @@ from decoupled.model.states import Encoded, States
 Quantiser = FloatQuantiser | ScaledQuantiser
 StageKind = Literal["project"] | Kind
 
-NAMES = "fp32, fp16, int8, int4, and project:W before one of them"
+NAMES = "fp32, fp16, int8, int8:64, int4, and project:W before one of them"
 EXAMPLES = "int8, project:96+int8, project:192+int4"
 
 ENCODE_ROWS = 256
@@ -78,6 +78,8 @@ def _stage(part: str, name: str) -> Stage:
     match kind:
         case "fp32" | "fp16" | "int8" | "int4" if not colon:
             return Stage(kind=kind)
+        case "int8" if number == GROUP:
+            return Stage(kind="int8:64")
         case "project":
             if number > 0:
                 return Stage(kind=kind, argument=number)

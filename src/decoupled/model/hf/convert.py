@@ -71,6 +71,8 @@ def _load(folder: Path, source: str | Path, named: str | None) -> Checkpoint:
     config = read_config(folder)
     # Before the weights, which may be large, or of no use.
     family = family_of(config.get("model_type"))
+    if named is not None and family.scored is None:
+        raise SpecError(f"template {named!r}, but {family.name} reads no prompt; leave it out")
     template = template_of(named, source, folder) if family.scored else None
     config, read = with_head(folder, config, read_weights(folder))
     architecture = next(iter(config.get("architectures") or []), "")

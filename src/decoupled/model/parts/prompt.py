@@ -41,7 +41,7 @@ def check_prompt(spec: ModelSpec) -> None:
         # XLNet's last token is one of its own, at the end of the passage.
         ends = all(layer.attention.kind == "segmented" for layer in spec.layers)
         if (last and not ends) or spec.store != "state":
-            raise SpecError("a head that reads the last token, and store='kv', need a prompt")
+            raise SpecError("pooling='last' and store='kv' need a decoder; choose store='state'")
         if last and spec.one_way:
             raise SpecError(
                 "the head reads the last row of the passage, which cannot stay as it was stored; choose "

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from decoupled.model.codec import CodeLayout
+from decoupled.model.codec.base import GROUP
 from decoupled.model.states import Encoded
 from decoupled.runtime.cuda.batch import Ints, Pairs
 
@@ -101,12 +102,14 @@ class Decoder:
             return codes.view(torch.float32)
         if kind == "fp16":
             return codes.view(torch.float16).float()
-        scale_N1 = tail.contiguous().view(torch.float16).float()  # the view needs contiguous bytes
-        if kind == "int8":
-            return codes.view(torch.int8).float() * scale_N1
+        scale_NS = tail.contiguous().view(torch.float16).float()  # the view needs contiguous bytes
+        if kind == "int8:64":
+            scale_NS = scale_NS.repeat_interleave(GROUP, 1)[:, :width]
+        if kind != "int4":
+            return codes.view(torch.int8).float() * scale_NS
         # int4: two codes in a byte, the first one low, stored plus 8.
         nibbles = torch.stack([codes & 15, codes >> 4], 2).flatten(1)[:, :width]
-        return (nibbles.float() - 8) * scale_N1
+        return (nibbles.float() - 8) * scale_NS
 
 
 def _dequantise_cuda(block: StateBlock, pairs: Pairs, bits: int, out: Tensor) -> Tensor:

@@ -8,12 +8,12 @@ from openvino import Node
 from openvino import opset15 as op
 
 from decoupled.model.codec import CodeLayout
-from decoupled.model.codec.base import NIBBLES, packed_width
+from decoupled.model.codec.base import GROUP, NIBBLES, packed_width
 from decoupled.runtime.openvino.graph import LoadedLinear, constant, integers, parameter, rows
 
 Array = npt.NDArray[np.generic]
 
-TYPES = {"fp32": "<f4", "fp16": "<f2", "int8": "i1", "int4": "u1"}
+TYPES = {"fp32": "<f4", "fp16": "<f2", "int8": "i1", "int8:64": "i1", "int4": "u1"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,9 +37,11 @@ def parameters(layout: CodeLayout) -> Codes:
     if layout.scale_at is None:
         z = op.convert(codes, "f32") if layout.kind == "fp16" else codes
         return Codes(inputs=inputs, z=z, restore=restore)
-    inputs.append(parameter("scales", [-1, -1, 1], "float16"))
+    inputs.append(parameter("scales", [-1, -1, layout.scales], "float16"))
     scale = op.convert(inputs[1], "f32")
-    whole = op.convert(codes, "f32") if layout.kind == "int8" else _unpacked(codes, layout.width)
+    if layout.scales > 1:
+        scale = op.gather(scale, constant(np.arange(layout.width) // GROUP), constant(np.int64(2)))
+    whole = _unpacked(codes, layout.width) if layout.kind == "int4" else op.convert(codes, "f32")
     return Codes(inputs=inputs, z=op.multiply(whole, scale), restore=restore)
 
 
@@ -53,7 +55,7 @@ def arrays(layout: CodeLayout, bytes_BPX: npt.NDArray[np.uint8]) -> list[Array]:
 
     arrays = [cut(layout.codes_at, TYPES[layout.kind], _code_width(layout))]
     if layout.scale_at is not None:
-        arrays.append(cut(layout.scale_at, "<f2"))
+        arrays.append(cut(layout.scale_at, "<f2", layout.scales))
     return arrays
 
 

@@ -19,7 +19,7 @@ from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.frame import ALL
 from decoupled.model.nn.head import Head, rows_needed
 from decoupled.model.parts.head import HeadKind
-from decoupled.model.spec import Side
+from decoupled.model.spec import ModelSpec, Side
 from decoupled.train.data.batches import Batch, repeated
 from decoupled.train.recipe import Precision
 
@@ -89,20 +89,25 @@ class PairOutputs:
         return tuple((s.before, s.after, s.real) for s in self.sides if s.projected)
 
 
-def forward_pair(
-    net: PairEncoder, batch: Batch, *heads: HeadKind, how: Pass = Pass()
-) -> PairOutputs:
-    """Logits of the heads for a batch, with what `how` asks to keep."""
-    split = net.spec.split
-    if split and net.spec.positions == "joint":
+def check_split(spec: ModelSpec) -> None:
+    """Raise where a split model cannot be trained as it is."""
+    if spec.split and spec.positions == "joint":
         raise InputError(
-            f"split={split} with joint positions; split the model with positions='restart' first"
+            f"split={spec.split} with joint positions; split the model with positions='restart' first"
         )
-    if net.spec.store == "kv":
+    if spec.store == "kv":
         raise InputError(
             "a model that stores keys and values scores as the joint one does, so that there is nothing to "
             "learn; split it with store='state' first"
         )
+
+
+def forward_pair(
+    net: PairEncoder, batch: Batch, *heads: HeadKind, how: Pass = Pass()
+) -> PairOutputs:
+    """Logits of the heads for a batch, with what `how` asks to keep."""
+    check_split(net.spec)
+    split = net.spec.split
     keep = how.hidden or how.scores
     query, passage = (_read_alone(net, side, batch, how) for side in ("query", "passage"))
     query_BQD, passage_BPD = (repeated(side.after, side.repeat) for side in (query, passage))
