@@ -2,9 +2,9 @@
 
     python benchmarks/pipelines.py --beir DATA/ir_classic/cranfield --checkpoint MINILM_L12 --json OUT
 
-BM25 (of `bm25s`) finds a hundred documents of a query, and each reranker ranks them again: the bundled model
+BM25 (of `bm25s`) finds `--depth` documents of a query, and each reranker ranks them again: the bundled model
 from an index, the checkpoint as a CrossEncoder of sentence-transformers, and the same checkpoint split at 4
-and untrained, from an index of its own. Nothing is timed.
+and untrained, from an index of its own. `--every 4` takes each fourth query. Nothing is timed.
 """
 
 import tempfile
@@ -16,15 +16,15 @@ from decoupled.lab.script import options, write_report
 from decoupled.measure.retrieval import judged_queries
 from decoupled.model.tokens import as_sentence
 
-MEASURES = ("nDCG@10", "RR@10", "AP", "R@100", "P@10")
-DEPTH = 100
+MEASURES = ("nDCG@10", "RR@10", "P@10", "AP")
 
 
 def main() -> None:
     """Index, build the pipelines, and run the experiment."""
-    args = options(__doc__ or "", beir=Path, checkpoint=Path, split=4, limit=int)
-    queries, judged = judged_queries(args.beir, args.limit)
+    args = options(__doc__ or "", beir=Path, checkpoint=Path, split=4, depth=100, every=1)
+    queries, judged = judged_queries(args.beir, None)
     assert judged is not None
+    queries = queries[:: args.every]
     passages = [p for p in read_passages(args.beir) if p.text]
     with tempfile.TemporaryDirectory(dir=args.work) as scratch:
         split = Model.split(args.checkpoint, at=args.split, positions="typical")
@@ -32,11 +32,10 @@ def main() -> None:
             "ours, bundled": indexed(Path(scratch, "bundled"), passages, None),
             f"L12 split at {args.split}": indexed(Path(scratch, "split"), passages, split),
         }
-        table = experiment(passages, queries, judged, engines, args.checkpoint)
-    write_report(
-        args,
-        {"data": args.beir.name, "queries": len(queries), "depth": DEPTH, "systems": table},
-    )
+        stages: dict[str, Any] = {**engines, "L12, CrossEncoder": args.checkpoint}
+        table = experiment(first_stage(passages, args.depth), queries, judged, stages)
+    about = {"data": args.beir.name, "queries": len(queries), "depth": args.depth}
+    write_report(args, {**about, "systems": table})
 
 
 def indexed(path: Path, passages: list[Passage], model: Model | None) -> Engine:
@@ -47,7 +46,7 @@ def indexed(path: Path, passages: list[Passage], model: Model | None) -> Engine:
 
 
 def experiment(
-    passages: list[Passage], queries: list[Any], judged: Any, engines: Any, checkpoint: Path
+    bm25: Any, queries: list[Any], judged: Any, stages: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """The measures of each pipeline, and how many queries it makes better and worse than BM25."""
     import ir_measures
@@ -57,14 +56,14 @@ def experiment(
     from decoupled.integrations.pyterrier import DecoupledTransformer
 
     topics = pd.DataFrame([[q.id, q.text] for q in queries], columns=["qid", "query"])
-    grades = [[q, d, g] for q, all_of in judged.items() for d, g in all_of.items()]
-    bm25 = first_stage(pt, pd, {p.id: p for p in passages})
-    stages = {name: DecoupledTransformer(engine) for name, engine in engines.items()}
-    stages["L12, CrossEncoder"] = cross_encoder(pt, checkpoint)
-    without = pt.apply.generic(lambda frame: frame.drop(columns="text"))
-    ours = {f"BM25 >> {n}": bm25 >> without >> s for n, s in stages.items() if n in engines}
-    theirs = {f"BM25 >> {n}": bm25 >> s for n, s in stages.items() if n not in engines}
-    systems = {"BM25": bm25, **ours, **theirs}
+    grades = [[q.id, d, g] for q in queries for d, g in judged[q.id].items()]
+    # Without texts, passages come from the index.
+    names_alone = pt.apply.generic(lambda frame: frame.drop(columns="text"))
+    systems = {"BM25": bm25}
+    for name, stage in stages.items():
+        ours = isinstance(stage, Engine)
+        last = names_alone >> DecoupledTransformer(stage) if ours else cross_encoder(stage)
+        systems[f"BM25 >> {name}"] = bm25 >> last
     table = pt.Experiment(
         list(systems.values()),
         topics,
@@ -86,17 +85,19 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None or value != value else float(f"{value:.4g}")
 
 
-def first_stage(pt: Any, pd: Any, passages: dict[str, Passage]) -> Any:
+def first_stage(passages: list[Passage], depth: int) -> Any:
     """BM25 of `bm25s` as it comes, over titles and texts."""
     import bm25s
+    import pandas as pd
+    import pyterrier as pt
 
-    texts = [f"{as_sentence(p.title)} {p.text}" for p in passages.values()]
-    names, index = list(passages), bm25s.BM25()
+    texts = [f"{as_sentence(p.title)} {p.text}" for p in passages]
+    names, index = [p.id for p in passages], bm25s.BM25()
     index.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
 
     def best(frame: Any) -> Any:
         words = bm25s.tokenize(list(frame["query"]), show_progress=False)
-        rows, scores = index.retrieve(words, k=DEPTH, show_progress=False)
+        rows, scores = index.retrieve(words, k=depth, show_progress=False)
         ranked = [
             {**query, "docno": names[n], "text": texts[n], "score": float(score)}
             for query, *pairs in zip(frame.to_dict("records"), rows, scores, strict=True)
@@ -108,8 +109,9 @@ def first_stage(pt: Any, pd: Any, passages: dict[str, Passage]) -> Any:
     return pt.apply.generic(best)
 
 
-def cross_encoder(pt: Any, checkpoint: Path) -> Any:
+def cross_encoder(checkpoint: Path) -> Any:
     """The joint model over the texts of the frame."""
+    import pyterrier as pt
     from sentence_transformers import CrossEncoder
 
     model = CrossEncoder(str(checkpoint))
