@@ -1,0 +1,25 @@
+"""The tables of other people's stacks: databases, pipelines, tasks and environments."""
+
+from __future__ import annotations
+
+from results import Table, read
+
+BUILDS = {
+    "first": "first",
+    "unchanged": "nothing changed",
+    "changed": "other texts, other metadata and lost rows, a hundred each",
+}
+
+
+def database() -> Table:
+    of = read("database.json")
+    rows = []
+    for name, about in BUILDS.items():
+        build = of["builds"][name]
+        counts = (build["added"], build["tokens"], build["removed"], build["passages"])
+        rows.append((about, *(f"{count:,}" for count in counts)))
+    header = f"build from {of['rows']:,} rows of PostgreSQL"
+    return (header, "rows encoded", "tokens encoded", "rows removed", "passages after"), rows
+
+
+BESIDE = (database,)
