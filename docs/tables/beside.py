@@ -22,4 +22,13 @@ def database() -> Table:
     return (header, "rows encoded", "tokens encoded", "rows removed", "passages after"), rows
 
 
-BESIDE = (database,)
+def mteb_task() -> Table:
+    of = read("mteb_med.json")
+    scores = of["scores"]
+    names = ("ndcg_at_10", "map_at_100", "mrr_at_10", "recall_at_100")
+    shown = ("nDCG@10", "MAP@100", "MRR@10", "recall@100")
+    row = (f"`{of['data']}`, by MTEB {of['mteb']}", *(f"{scores[n]:.3f}" for n in names))
+    return (f"bundled model, {of['candidates']} candidates", *shown), [row]
+
+
+BESIDE = (database, mteb_task)
