@@ -52,20 +52,22 @@ def main() -> None:
     """Make the environments, one after the other."""
     args = options(__doc__ or "", wheel=Path("dist"), torch="torch==2.13.0")
     (wheel,) = args.wheel.glob("*.whl")
-    rows = {}
+    rows, samples = {}, tempfile.mkdtemp(dir=args.work)
     for name, (package, needs_torch) in BESIDE.items():
         with tempfile.TemporaryDirectory(dir=args.work) as scratch:
             first = args.torch if needs_torch else ""
-            rows[name] = measured(Path(scratch, "env"), str(wheel.resolve()), package, first)
-    write_report(args, {"environments": rows})
+            where, cache = Path(scratch, "env"), Path(samples)
+            rows[name] = measured(where, cache, str(wheel.resolve()), package, first)
+        # After each, so that those before a failure are kept.
+        write_report(args, {"environments": rows})
 
 
-def measured(where: Path, wheel: str, package: str, first: str) -> dict[str, Any]:
+def measured(where: Path, cache: Path, wheel: str, package: str, first: str) -> dict[str, Any]:
     """What happened in one environment, and what it takes."""
     venv.create(where, with_pip=True)
     python = str(where / "bin/python")
-    # Nothing of this checkout, and no folder of an earlier run.
-    environment = {**os.environ, "HOME": str(where), "XDG_CACHE_HOME": str(where / "cache")}
+    # Nothing of this checkout; the first environment indexes the samples, and all read them.
+    environment = {**os.environ, "HOME": str(where), "XDG_CACHE_HOME": str(cache)}
     environment.pop("PYTHONPATH", None)
 
     def run(*command: str) -> str:

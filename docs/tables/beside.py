@@ -31,4 +31,32 @@ def mteb_task() -> Table:
     return (f"bundled model, {of['candidates']} candidates", *shown), [row]
 
 
-BESIDE = (database, mteb_task)
+def pipelines() -> Table:
+    of = read("pipelines.json")
+    names = ("nDCG@10", "RR@10", "P@10", "AP")
+    rows = []
+    for system in of["systems"]:
+        scores = [f"{system[name]:.3f}" for name in names]
+        better, worse = (system[f"nDCG@10 {sign}"] for sign in "+-")
+        turns = "" if better is None else f"{better:.0f} / {worse:.0f}"
+        p = system["nDCG@10 p-value"]
+        rows.append((system["name"], *scores, turns, "" if p is None else f"{p:.3f}"))
+    header = f"{of['data']}, {of['queries']} queries, {of['depth']} documents each"
+    return (header, *names, "better / worse than BM25", "p"), rows
+
+
+def environments() -> Table:
+    rows = []
+    alone = read("environments.json")["environments"]["alone"]["bytes"]
+    for name, of in read("environments.json")["environments"].items():
+        versions, mb = of["versions"], of["bytes"] / 1e6
+        beside = f"`{name}` {versions[name]}" if name in versions else "alone"
+        torch = versions.get("torch", "").partition("+")[0]
+        more = "" if name == "alone" else f"{mb - alone / 1e6:,.0f}"
+        shown = (versions["numpy"], versions["pyarrow"], versions["pylance"], torch)
+        rows.append((beside, *shown, f"{mb:,.0f}", more, of["import_cpu_ms"]))
+    header = ("beside", "numpy", "pyarrow", "Lance", "torch", "MB", "of them beside ours")
+    return (*header, "`import decoupled`, CPU ms"), rows
+
+
+BESIDE = (database, mteb_task, pipelines, environments)
