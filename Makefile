@@ -5,7 +5,7 @@ TORCH  ?= torch==2.13.0
 BIN    := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup core demo test test-all test-lowest faults mutants check bench report images docs wheel hooks format clean
+.PHONY: setup core demo test test-all test-lowest faults mutants check bench report images docs wheel dist hooks format clean
 
 setup: .venv/ready
 
@@ -82,6 +82,15 @@ wheel: core
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 	build/wheel/bin/python -m pip install --quiet dist/*.whl
 	cd build/wheel && bin/python -c 'import decoupled as dc; a = dc.open().ask("What river runs through Warsaw?", k=1); print(a[0].text); assert "Vistula" in a[0].text'
+
+# What a release uploads: built twice from this commit, the same bytes both times, and checked.
+dist: core
+	$(BIN)/python -m pip install --quiet "build>=1.2" "twine>=6"
+	rm -rf dist build/again
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir build/again .
+	diff -r dist build/again
+	$(BIN)/twine check --strict dist/*
 
 hooks: setup
 	$(BIN)/pre-commit install

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from beside import BESIDE
 from documents import DOCUMENTS
 from figures import FIGURES
 from floors import FLOORS
@@ -65,6 +66,7 @@ TABLES: dict[str, Callable[[], Table]] = {
             *WORDS,
             *PRETRAINING,
             *AGENTS,
+            *BESIDE,
         )
     },
     "cpu-short": lambda: cpu(SHORT),

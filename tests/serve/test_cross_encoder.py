@@ -130,3 +130,50 @@ def test_mteb_reranks_with_it(model):
         for h in engine.rerank(QUERY, texts=[dc.Passage(id=n, text=TEXTS[n]) for n in found["q1"]])
     }
     assert found["q1"] == pytest.approx(alone, abs=1e-5)
+
+
+def local_task(corpus, queries, relevant, top_ranked=None):
+    """A retrieval task of the real package whose data are here."""
+    from mteb.abstasks.retrieval import AbsTaskRetrieval
+    from mteb.tasks import SciFact
+
+    class Local(AbsTaskRetrieval):
+        metadata = SciFact.metadata.model_copy(
+            update={"name": "Local", "eval_splits": ["test"], "descriptive_stats": None}
+        )
+
+        def load_data(self, **_: object) -> None:
+            self.corpus, self.queries = {"test": corpus}, {"test": queries}
+            self.relevant_docs = {"test": relevant}
+            if top_ranked:
+                self.top_ranked = {"test": top_ranked}
+            self.data_loaded = True
+
+    return Local()
+
+
+def test_mteb_runs_a_whole_task_through_an_index(model, tmp_path):
+    mteb = pytest.importorskip("mteb", reason="mteb is not installed")
+    from mteb.models import SearchProtocol
+
+    from decoupled.integrations.mteb import DecoupledSearch
+
+    tiny_split(model).save(tmp_path / "tiny")
+    corpus = {name: {"title": name, "text": text} for name, text in TEXTS.items()}
+    corpus["empty"] = {"title": "", "text": ""}
+    queries = {"q1": QUERY, "q2": "the moon"}
+    relevant = {"q1": {"dracula": 1}, "q2": {"moon": 1}}
+    ours = DecoupledSearch(tmp_path / "indexes", tmp_path / "tiny", candidates=3)
+    assert isinstance(ours, SearchProtocol)
+    run = {"cache": None, "show_progress_bar": False}
+    (result,) = mteb.evaluate(ours, local_task(corpus, queries, relevant), **run).task_results
+    (scores,) = result.scores["test"]
+    engine = dc.Engine(tmp_path / "indexes/Local/default/test")
+    ranks = [[h.id for h in engine.search(q, 3)].index(*relevant[n]) for n, q in queries.items()]
+    assert scores["mrr_at_10"] == pytest.approx(np.mean([1 / (1 + rank) for rank in ranks]))
+    assert len(engine.index) == 5
+    ranked = {"q1": ["moon", "dracula"], "q2": ["moon"]}
+    task = local_task(corpus, queries, relevant, ranked)
+    (scores,) = mteb.evaluate(ours, task, **run).task_results[0].scores["test"]
+    first = engine.rerank(QUERY, ids=ranked["q1"])[0].id == "dracula"
+    assert scores["mrr_at_10"] == pytest.approx((1 if first else 0.5) / 2 + 0.5)

@@ -73,8 +73,8 @@ class DecoupledRetriever(_Component):
     ) -> dict[str, list[Document]]:
         """The best passages with their scores; `filters` are conditions as in `Engine.search`."""
         k, where = top_k or self.top_k, filters or self.filters
-        passages = scoring.retrieve(self._engine, query, k, where, self.prune)
-        shown = [Document(id=p.id, content=p.text, meta=p.meta, score=p.score) for p in passages]
+        hits = scoring.retrieve(self._engine, query, k, where, self.prune)
+        shown = [Document(h.id, h.text, meta=dict(h.meta), score=h.score) for h in hits]
         return {"documents": shown}
 
 

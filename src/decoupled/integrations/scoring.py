@@ -1,14 +1,15 @@
 """Documents of another framework, scored by an engine: stored states where the index has them."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 from decoupled.errors import InputError
 from decoupled.index.store.base import Where
 from decoupled.index.stored import joined
 from decoupled.search.engine import Engine
 from decoupled.search.request import Listed, listed
-from decoupled.search.results import Answer
+from decoupled.search.results import Answer, Hit
 
 
 class Document(NamedTuple):
@@ -36,18 +37,9 @@ def rank(
     return [(n, hit.score) for hit in hits for n in listing.positions[hit.id]][:k]
 
 
-class Retrieved(NamedTuple):
-    """A passage of an index, as another framework takes it."""
-
-    id: str
-    text: str
-    score: float
-    meta: dict[str, Any]
-
-
 def retrieve(
     engine: Engine, query: str, k: int, where: Where | None, prune: float | str | None
-) -> list[Retrieved]:
+) -> list[Hit]:
     """The best passages of the index, with title, score and place among their metadata; pruned if asked.
 
     A passage of which nothing matters to the query is left out.
@@ -55,10 +47,9 @@ def retrieve(
     hits = engine.search(query, k, where=where, prune=prune)  # type: ignore[arg-type]
     hits.check_whole()
     return [
-        Retrieved(
-            id=hit.id,
+        replace(
+            hit,
             text=hit.shown_text,
-            score=hit.score,
             meta={**hit.meta, "title": hit.title, "relevance_score": hit.score},
         )
         for hit in hits

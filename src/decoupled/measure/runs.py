@@ -55,12 +55,17 @@ def rerank_run(
         yield query, engine.search(texts[query], k or sys.maxsize, **how)
 
 
-def run_lines(query: str, hits: Hits) -> Iterator[str]:
-    """The lines of a run for a query: documents, each once, as good as its best passage."""
+def document_scores(hits: Hits) -> dict[str, float]:
+    """The documents of these hits, best first: each once, as good as its best passage."""
     scores: dict[str, float] = {}
     for hit in hits:
         scores.setdefault(document_of(hit.id, hit.meta), hit.score)
-    for rank, (ident, score) in enumerate(scores.items(), 1):
+    return scores
+
+
+def run_lines(query: str, hits: Hits) -> Iterator[str]:
+    """The lines of a run for a query."""
+    for rank, (ident, score) in enumerate(document_scores(hits).items(), 1):
         if len(f"{query} {ident}".split()) != 2:
             raise InputError(f"{query!r} finds {ident!r}; in a run, ids have no spaces: rename it")
         yield f"{query} Q0 {ident} {rank} {score!r} decoupled"

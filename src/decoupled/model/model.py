@@ -27,10 +27,7 @@ class Model:
     """A pair encoder, split at `spec.split`, with its tokenizer."""
 
     def __init__(
-        self,
-        net: PairEncoder,
-        tokenizer: Tokenizer,
-        history: Sequence[Mapping[str, Any]] = (),
+        self, net: PairEncoder, tokenizer: Tokenizer, history: Sequence[Mapping[str, Any]] = ()
     ) -> None:
         self.net = net
         self.tokenizer = tokenizer

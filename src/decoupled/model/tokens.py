@@ -253,12 +253,7 @@ class Tokenizer:
         table = np.zeros((before + len(ids) + after, 2), np.int32)
         if ids:
             table[before : before + len(ids)] = np.asarray(offsets, np.int32) - start
-        return Window(
-            ids=self._ids(prefix, ids, suffix),
-            offsets=table,
-            text=text,
-            start=start,
-        )
+        return Window(ids=self._ids(prefix, ids, suffix), offsets=table, text=text, start=start)
 
     def _ids(self, prefix: tuple[int, ...], ids: list[int], suffix: tuple[int, ...]) -> Ids:
         # In int64 first: ids are unsigned 32-bit numbers, which int32 does not hold.

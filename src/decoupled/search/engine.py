@@ -24,6 +24,7 @@ from decoupled.model.spec import ModelSpec, Side
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Cancellable, Runtime
 from decoupled.runtime.open import open_runtime
+from decoupled.search import tracing
 from decoupled.search.answers import Outcome, noted, outcome
 from decoupled.search.blend import blend, worth_reading
 from decoupled.search.cross import cross_searches
@@ -237,6 +238,7 @@ class Engine:
             labels.update(zip(numbers, self._result(request, Labels), strict=True))
         return [labels[n] for n in range(len(pairs))]
 
+    @tracing.span("decoupled.run")
     def run(
         self,
         requests: Sequence[Request],
@@ -328,9 +330,8 @@ class Engine:
         if request.reads_index:
             snapshot = self._snapshot()
             (encoding,) = encode_queries(self.runtime, [request])
-            vectors, default = encoding.vectors, self._first_stage
-            rows = first_stage(snapshot, request, vectors, self.spec, default).own
-            excerpts = snapshot.texts(rows)
+            how = request, encoding.vectors, self.spec, self._first_stage
+            excerpts = snapshot.texts(first_stage(snapshot, *how).own)
         return [
             *(Passage(id=e.id, text=e.text, title=e.title, meta=e.meta) for e in excerpts),
             *as_passages(request.texts),

@@ -7,7 +7,7 @@ import math
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeGuard, overload
 
@@ -23,6 +23,7 @@ from decoupled.model.scoring import Floats
 from decoupled.model.states import Encoding, States
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Logits, Passages, Runtime
+from decoupled.search import tracing
 from decoupled.search.results import Timing
 
 FirstStage = Literal["lexical", "dense", "hybrid"]
@@ -81,6 +82,8 @@ class Request:
     """Whether each passage comes with the place of the sentence that matters most."""
     part: bool = False
     """Asked of a shard: answers come unmerged, to be merged with those of the others."""
+    trace: str = ""
+    """The span that its stages belong to, as `tracing.here` writes it; that of the caller without one."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.query, str):
@@ -167,7 +170,7 @@ class SearchRun:
     logits: Logits
 
     def __init__(self, request: Request) -> None:
-        self.request = request
+        self.request, self.trace = request, request.trace or tracing.here()
         self.rankings: Mapping[str, Ranking] = {}
         """Rankings of the first stage by name, where the request wants to see them."""
         self.windows = NO_WINDOWS
@@ -235,7 +238,10 @@ def attempt(*searches: SearchRun) -> Iterator[None]:
 def timed(stage: str, *searches: SearchRun) -> Iterator[None]:
     """Count the block towards a field of `Timing`, less what is counted within it; each search counts all."""
     begun, before = time.perf_counter(), [sum(search.spent.values()) for search in searches]
-    yield
+    with ExitStack() as spans:
+        for search in searches:
+            spans.enter_context(tracing.span(f"decoupled.{stage[:-3]}", search.trace))
+        yield
     took = (time.perf_counter() - begun) * 1e3
     for search, counted in zip(searches, before, strict=True):
         # Blocks nest: what an inner one counted is taken off, so that stages add up to the total.

@@ -135,10 +135,7 @@ def bytes_per_token(name: str, width: int) -> int:
 
 
 def _fit_projection(
-    stages: tuple[Stage, ...],
-    x_ND: Floats,
-    seed: int,
-    learned: Projection | None,
+    stages: tuple[Stage, ...], x_ND: Floats, seed: int, learned: Projection | None
 ) -> Projection | None:
     if stages[0].kind != "project":
         if learned is not None:

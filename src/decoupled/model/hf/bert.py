@@ -3,15 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from decoupled.model.hf.family import (
-    BUFFERS,
-    POOLER,
-    Config,
-    Family,
-    by_head,
-    numbered,
-    one,
-)
+from decoupled.model.hf.family import BUFFERS, POOLER, Config, Family, by_head, numbered, one
 from decoupled.model.parts.attention import Attention, SelfAttention
 from decoupled.model.parts.embedding import EmbeddingSpec
 from decoupled.model.parts.feed_forward import Activation, FeedForwardSpec

@@ -2,14 +2,7 @@
 
 from dataclasses import replace
 
-from decoupled.model.hf.family import (
-    BUFFERS,
-    Config,
-    Family,
-    by_head,
-    numbered,
-    one,
-)
+from decoupled.model.hf.family import BUFFERS, Config, Family, by_head, numbered, one
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.parts.embedding import EmbeddingSpec
 from decoupled.model.parts.feed_forward import FeedForwardSpec

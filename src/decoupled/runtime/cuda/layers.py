@@ -111,12 +111,7 @@ class Crossing:
 
 
 def _move(
-    layer: Layer,
-    x: Joined,
-    fold: Linear | None,
-    z_NW: Tensor | None,
-    pairs: Pairs,
-    step: Step,
+    layer: Layer, x: Joined, fold: Linear | None, z_NW: Tensor | None, pairs: Pairs, step: Step
 ) -> Joined:
     """One layer. With `fold`, passage rows' maps are taken straight from the codes."""
     rows, passages = step.rows, step.passages

@@ -386,7 +386,5 @@ class CudaRuntime:
 
     def _reading(self, layout: CodeLayout) -> PassageDecoding:
         return PassageDecoding(
-            layout=layout,
-            decode=Decoder(layout),
-            restore=self.weights.restore(layout.restore),
+            layout=layout, decode=Decoder(layout), restore=self.weights.restore(layout.restore)
         )

@@ -11,6 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from decoupled.model.jsonable import JsonObject
+from decoupled.search import tracing
 from decoupled.serve.http.bodies import Bodies, ClientLeft
 from decoupled.serve.http.limits import Access, Limits
 from decoupled.serve.http.metrics import Metrics
@@ -60,7 +61,9 @@ class Middleware:
         try:
             self._access.check(entry.method, scope["path"], entry.headers)
             async with self._bodies.read(receive, entry.headers) as body:
-                await until_left(self._app, entry.scope, body, receive, sending)
+                parent = entry.headers.get("traceparent", "")
+                with tracing.span("decoupled.request", parent, request_id=entry.id):
+                    await until_left(self._app, entry.scope, body, receive, sending)
         except ClientLeft:
             entry.status = entry.status or LEFT
         except Exception as error:

@@ -22,6 +22,7 @@ from decoupled.model.jsonable import JsonObject
 from decoupled.model.spec import Side
 from decoupled.model.tokens import Passage
 from decoupled.runtime.open import open_joint
+from decoupled.search import tracing
 from decoupled.search.answers import Outcome
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
@@ -145,6 +146,8 @@ class Service:
     async def run(self, requests: Requests, *, joint: bool = False) -> Computed:
         """The results of requests that one client sent; the first error is raised."""
         self._check(requests)
+        # A batch is computed in a thread that knows nothing of the spans of its requests.
+        requests = [replace(request, trace=tracing.here()) for request in requests]
         weight = sum(map(self._weight, requests))
         batcher = self._long if weight > self.limits.batch_tokens else self._reads
         batcher = self._comparisons if joint else batcher
