@@ -101,10 +101,7 @@ def expand_and_reduce(
     widths = [int(inputs + n * step) for n in range(half)]
     back = slice(depth % 2, None)
     return _layers(
-        inputs,
-        [*widths, *widths[::-1][back]][:-1],
-        outputs,
-        [*groups, *groups[::-1][back]],
+        inputs, [*widths, *widths[::-1][back]][:-1], outputs, [*groups, *groups[::-1][back]]
     )
 
 

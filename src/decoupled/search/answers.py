@@ -256,11 +256,7 @@ def softmax(x: Floats) -> Floats:
 
 
 def window_scores(
-    logits: Ragged,
-    *,
-    before: int | npt.NDArray[np.int64],
-    after: int,
-    max_tokens: int = MAX_TOKENS,
+    logits: Ragged, *, before: int | npt.NDArray[np.int64], after: int, max_tokens: int = MAX_TOKENS
 ) -> tuple[Floats, Floats, Floats]:
     """Per window: its best span, the log of the summed weight of all its spans, and no-answer.
 

@@ -5,12 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
 from decoupled.errors import InputError, OptionError
-from decoupled.index.documents.databases import (
-    Part,
-    address_file,
-    scheme_of,
-    without_password,
-)
+from decoupled.index.documents.databases import Part, address_file, scheme_of, without_password
 from decoupled.index.documents.files import File, Format, Problem, Problems
 from decoupled.index.documents.walk import Chosen, Walk, shown
 from decoupled.index.formats.code import SUFFIXES, code_blocks, comment_blocks

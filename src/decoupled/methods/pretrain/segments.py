@@ -134,11 +134,7 @@ def _filled(corpus: Corpus, first: int, last: int, room: int) -> int:
 
 
 def _fitted(
-    corpus: Corpus,
-    one: tuple[int, int],
-    two: tuple[int, int],
-    room: int,
-    draw: np.random.Generator,
+    corpus: Corpus, one: tuple[int, int], two: tuple[int, int], room: int, draw: np.random.Generator
 ) -> tuple[int, int, int, int]:
     """Both stretches within the room: the longer one gives way, at its front or its end by chance."""
     bounds = []

@@ -9,14 +9,7 @@ import numpy as np
 
 from decoupled.index.documents import read_passages
 from decoupled.methods.method import Method, check_count
-from decoupled.methods.token_order import (
-    CHUNK,
-    Ints,
-    KeepTokens,
-    closed,
-    frequencies,
-    special_ids,
-)
+from decoupled.methods.token_order import CHUNK, Ints, KeepTokens, closed, frequencies, special_ids
 from decoupled.model.model import Model
 from decoupled.train.data.prepare import Prepared
 
