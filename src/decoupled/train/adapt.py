@@ -46,16 +46,12 @@ logger = getLogger(__name__)
 
 QUERIES = 4000
 """The most queries that are made from the passages."""
-EVALUATED = 20
-"""The number of candidates of each query that is set aside for judging."""
-MOST_HELD = 100
-"""The most queries that judge; more would take long and say little."""
+EVALUATED, MOST_HELD = 20, 100
+"""Candidates of each query that judges, and the most such queries: more would take long and say little."""
 SAMPLE = 2000
 """The number of passages whose words are compared with those of the queries."""
-FEWEST_POINTS = 3
-"""The fewest evaluations from which it is said what more time would bring."""
-TIMED = 10
-"""The number of queries that the speeds are measured on."""
+FEWEST_POINTS, TIMED = 3, 10
+"""Evaluations that it takes to say what more time would bring, and queries that the speeds are measured on."""
 FIND_SHARE, TIME_SHARE = 0.2, 0.03
 """Shares of the minutes for finding candidates of the training queries, and for measuring speeds."""
 

@@ -35,18 +35,13 @@ from decoupled.train.teachers import (
     trained,
 )
 
-JUDGE_SHARE = 0.08
-"""Share of the minutes for the student's scores of the held-out queries, before and after training."""
-TEACHER_SHARE = 0.4
-"""Share of the minutes for the teacher's scores; most of the rest is for training."""
-TRAIN_SHARE = 0.1
-"""Least share of the minutes for training, however long everything else took."""
+JUDGE_SHARE, TEACHER_SHARE, TRAIN_SHARE = 0.08, 0.4, 0.1
+"""Shares of the minutes: for the student's scores of the held-out queries before and after training, for the
+teacher's scores, and at least for training, however long everything else took."""
 LEAST = 10
 """The fewest queries that judge, and the number that is scored between two looks at the clock."""
-ONLY_SPLIT = 3e-4
-"""Learning rate for a joint model that was split and not trained since."""
-OWN_STATES = 50.0
-"""Weight of the hidden states where such a model learns from itself unsplit: every token teaches."""
+ONLY_SPLIT, OWN_STATES = 3e-4, 50.0
+"""For a joint model that was only split: its rate, and the weight of its own hidden states unsplit."""
 CURVE, CURVE_QUERIES = 6, 30
 """Evaluations of a run that ends by the clock, and the held-out queries that each of them reads."""
 
@@ -78,11 +73,10 @@ def adapt_recipe(
     most from its own states unsplit, unless other `teachers` are named.
     """
     on_cpu = {"optimiser.batch": 4, "tokens": 160, "watch.log_every": 5}
-    own: dict[str, Any] = {}
-    if history is not None and not trained(history):
-        own = {"optimiser.lr": ONLY_SPLIT}
-        if all(name == "joint" for name in teachers):
-            own["weights.lrs"] = OWN_STATES
+    only_split = history is not None and not trained(history)
+    own = {"optimiser.lr": ONLY_SPLIT} if only_split else {}
+    if only_split and all(name == "joint" for name in teachers):
+        own["weights.lrs"] = OWN_STATES  # every token teaches
     return suited_to_machine(ADAPT, on_cpu, {**own, **(changes or {})})
 
 
