@@ -114,7 +114,7 @@ def test_ask_prints_exact_spans(cli, built):
     for answer in found["answers"]:
         assert {"text", "score", "start", "end", "passage_id", "passage"} <= answer.keys()
         assert answer["passage"][answer["start"] : answer["end"]] == answer["text"]
-    none = cli("ask", built, "where is the castle", "--threshold", 1.1, "--json").json
+    none = cli("ask", built, "where is the castle", "--threshold", 1, "--json").json
     assert none["answers"] == [] and [a["text"] for a in none["rejected"]][
         : len(found["answers"])
     ] == [a["text"] for a in found["answers"]]
@@ -134,7 +134,7 @@ def test_what_is_asked_first_is_compiled_before(cli, built, monkeypatch):
 def test_tables_are_for_people_and_times_go_to_stderr(cli, built):
     done = cli("search", built, "the river")
     assert "river floods" in done.out and "ms:" in done.err and "ms:" not in done.out
-    asked = cli("ask", built, "the river", "--threshold", 1.1)
+    asked = cli("ask", built, "the river", "--threshold", 1)
     assert asked.code == 0 and "no answer found: the best guess" in asked.err
 
 
@@ -408,6 +408,10 @@ def test_a_corpus_of_the_wrong_form_leaves_nothing_behind(cli, folder, corpus, t
     assert "has no text: expected a field" in cli("index", table, *words).failure
     (nothing := tmp_path / "empty.jsonl").write_text("")
     assert f"no passages in {nothing}, so there is nothing" in cli("index", nothing, *words).failure
+    (folder_of := tmp_path / "programs").mkdir()
+    (folder_of / "a.bin").write_bytes(b"\0\1")
+    line = cli("index", folder_of, *words).failure
+    assert "a.bin: the ending .bin is not known" in line and "--as-text" in line
     assert "--on-error is 'no'" in cli("index", corpus, *words, "--on-error", "no").failure
     assert not out.exists()
     # So that the mended command is not taken for another corpus in the same index.

@@ -154,6 +154,20 @@ def test_plain_text_may_underline_its_headings(tmp_path):
     )
 
 
+def test_listings_of_asciidoc_in_text_keep_their_lines_and_are_no_headings(tmp_path):
+    text = (
+        "git-x(1)\n========\n\nSee linkgit:git[1] and\nlinkgit:a[1].\n\nUse\n---\n[listing]\n----\n"
+        "first line\n----------\nsecond\n\nthird\n----\nAfter it.\n\n....\nopen\n\nto the end\n"
+    )
+    path = put(tmp_path, "git-x.txt", text)
+    assert whole(path).text.split("\n\n") == [
+        *("git-x(1)", "See linkgit:git[1] and\nlinkgit:a[1].", "Use", "[listing]"),
+        *("first line\n----------\nsecond", "third", "After it.", "open", "to the end"),
+    ]
+    plain = whole(put(tmp_path, "plain.txt", text.replace("linkgit:", "")))
+    assert "[listing]\n----" in plain.text and "....\nopen" in plain.text
+
+
 @pytest.mark.parametrize(
     ("name", "raw"),
     [
@@ -185,7 +199,12 @@ def test_what_programs_made_is_left_out_of_folders(tmp_path):
         put(tmp_path, name, "<p>text" if name.endswith("html") else "text")
     for name in ("html/searchindex.js", "rust/Cargo.toml", "py/setup.py"):
         put(tmp_path, name, "")
-    assert sorted(p.id for p in read_passages(tmp_path)) == sorted(kept)
+    for name in ("old/manifest.json", "old/passages.lance/a.txt", "old/notes.txt"):
+        put(tmp_path, name, "text")  # an index
+    problems = []
+    read = read_passages(tmp_path, on_error="skip", report=problems.append)
+    assert sorted(p.id for p in read) == sorted(kept)
+    assert any(p.message == "is an index" for p in problems)
 
 
 def test_what_git_ignores_is_left_out_of_folders(tmp_path):

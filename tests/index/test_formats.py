@@ -20,17 +20,21 @@ from decoupled.index.formats import streams
 zstd = pytest.importorskip("backports.zstd")
 
 
-def pdf(text="Rivers run past towns.", encrypted=b""):
-    """The smallest PDF that says something."""
+def pdf(text="Rivers run past towns.", encrypted=b"", marks=()):
+    """The smallest PDF that says something; `marks` are bookmarks of its page."""
     content = f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET".encode()
     objects = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Catalog /Pages 2 0 R /Outlines 6 0 R >>",
         b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
         b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R "
         b"/Resources << /Font << /F1 5 0 R >> >> >>",
         b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content),
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        b"<< /First 7 0 R /Last %d 0 R >>" % (6 + len(marks)) if marks else b"<< >>",
     ]
+    for number, (title, place) in enumerate(marks, 7):
+        after = b" /Next %d 0 R" % (number + 1) if number < 6 + len(marks) else b""
+        objects.append(b"<< /Title (%s) /Parent 6 0 R %s%s >>" % (title, place, after))
     out, places = io.BytesIO(b"%PDF-1.4\n"), []
     out.seek(0, io.SEEK_END)
     for number, body in enumerate(objects, 1):
@@ -39,7 +43,10 @@ def pdf(text="Rivers run past towns.", encrypted=b""):
     start = out.tell()
     out.write(b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1))
     out.writelines(b"%010d 00000 n \n" % place for place in places)
-    out.write(b"trailer\n<< /Size 6 /Root 1 0 R %s>>\nstartxref\n%d\n%%%%EOF" % (encrypted, start))
+    out.write(
+        b"trailer\n<< /Size %d /Root 1 0 R %s>>\nstartxref\n%d\n%%%%EOF"
+        % (len(objects) + 1, encrypted, start)
+    )
     return out.getvalue()
 
 
@@ -134,6 +141,9 @@ def test_pdf_and_docx(tmp_path):
     pytest.importorskip("pypdfium2")
     (page,) = read_passages(put(tmp_path, "a.pdf", pdf()))
     assert (page.id, page.text) == ("a.pdf", "Rivers run past towns.")
+    marks = [(b"Waters", b"/Dest [3 0 R /Fit]"), (b"", b"/Dest [3 0 R /Fit]"), (b"Nowhere", b"")]
+    (page,) = read_passages(put(tmp_path, "b.pdf", pdf(marks=marks)))
+    assert (page.title, page.text, page.meta["page"]) == ("Waters", "Rivers run past towns.", 1)
     (word,) = read_passages(put(tmp_path, "a.docx", docx()))
     assert (word.title, word.text) == ("Manual › Use", "Press the button.\n\nkey | value")
 

@@ -231,12 +231,14 @@ def test_comments_stand_under_the_functions_they_describe(tmp_path):
     put(tmp_path, "port.py", PYTHON)
     put(tmp_path, "sum.c", c)
     put(tmp_path, "ship.go", "package ship\n\n// Sail sets sail.\nfunc Sail(n int) {}\n")
+    put(tmp_path, "rows.c", "// A row\n// of oars.\n\n/* Port. */\n/* Lee. */\n")
     texts = {p.meta["document"]: p.text for p in read_passages(tmp_path)}
     lines = "Tides of a port.", "Port", "A place with water.", "depth", "Metres at an hour."
     lines += "Tables are in feet.", "clearance", "What ships need."
     assert texts["port.py"] == "\n\n".join(lines)
     assert texts["sum.c"] == "Tables.\n\nsum\n\nSum of all.\nSlow.\n\nadd"
     assert texts["ship.go"].endswith("Sail sets sail.")
+    assert texts["rows.c"] == "A row\nof oars.\n\nPort.\nLee."
 
 
 def test_code_reads_every_line(tmp_path):

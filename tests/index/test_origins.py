@@ -71,15 +71,16 @@ def test_sync_keeps_what_cannot_be_read_and_removes_what_left(docs, tmp_path):
     (docs / "c.pdf").write_bytes(b"%PDF-1.4 broken")
     (docs / "a.md").unlink()
     (docs / "d.bin").write_bytes(b"\0\1")
+    (docs / "e.jsonl").write_text('{"id": "e", "abstract": "not a text field"}\n')
     files, result = built(docs, out, sync=True)
-    assert files == {"unchanged": 1, "skipped": 1, "left out": 1} and result.removed == 1
+    assert files == {"unchanged": 1, "skipped": 1, "left out": 2} and result.removed == 1
     with dc.Index.open(out) as index:
         assert {e.id for e in index.store.snapshot.scan()} == {"b.md", "c.pdf"}
     lines = list(result.lines())
     assert any(line.startswith(".bin") and "--as-text '*.bin'" in line for line in lines)
     result.write_report(tmp_path / "report.jsonl")
     report = (tmp_path / "report.jsonl").read_text()
-    assert report.count("\n") == 3 and '"status": "skipped"' in report
+    assert report.count("\n") == 4 and '"status": "skipped"' in report
 
 
 def test_hits_open_their_file_at_their_page(docs, tmp_path):

@@ -5,16 +5,14 @@
 
 First every test of TESTS runs once under a tracer (`reach.py`), which says what lines it reaches and how long
 it takes. A mutant is one change of one file (`change.py`), made while the module is imported, in a forked
-process that has torch loaded already; it runs the tests that reach the line, the room's own and the
-quickest first, until one fails. What no test reaches survives. The report is the state: the same command goes
-on where it stopped, `--minutes` stops it, `--again` tries once more what survived.
+process that has torch loaded already and in those that it starts (`child`); it runs the tests that reach the
+line, the room's own and the quickest first, until one fails. What no test reaches survives. The report is the
+state: the same command goes on where it stopped, `--minutes` stops it, `--again` tries what survived again.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.abc
-import importlib.util
 import json
 import os
 import random
@@ -23,44 +21,21 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src"), str(Path(__file__).parent)]
 
 import pytest  # noqa: E402
-from change import Mutant, changed, mutants  # noqa: E402
-from reach import QUIET, reached, silence  # noqa: E402
+from change import Mutant, mutants  # noqa: E402
+from reach import QUIET, inherited, reached, silence  # noqa: E402
+from swapped import Swapped  # noqa: E402
 
 SOURCES = ("search", "model/codec", "model/nn", "train", "measure")
-TESTS = ("measure", "model", "search", "train", "index", "runtime")
+TESTS = ("measure", "model", "search", "train", "index", "runtime", "serve")
 ALIVE = ("survived", "unreached")
 NAMED = ("path", "code", "column", "change")
 """What a mutant is known by, wherever its line has moved to."""
-
-
-class Swapped(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports one module from the changed tree."""
-
-    def __init__(self, path: Path, code: CodeType) -> None:
-        self.path, self.code = path, code
-        name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
-        self.name = name.removesuffix(".__init__")
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != self.name:
-            return None
-        folder = [str(self.path.parent)] if self.path.stem == "__init__" else None
-        return importlib.util.spec_from_file_location(
-            name, self.path, loader=self, submodule_search_locations=folder
-        )
-
-    def create_module(self, spec: Any) -> None:
-        return None
-
-    def exec_module(self, module: Any) -> None:
-        exec(self.code, module.__dict__)
 
 
 def chosen(mutant: Mutant, tests: dict[str, Any], budget: float) -> tuple[list[str], float]:
@@ -90,13 +65,14 @@ def verdict(mutant: Mutant, tests: list[str], seconds: float) -> str:
     """`killed`, `timeout`, `survived` or `unreached`."""
     if not tests:
         return "unreached"
-    path = ROOT / mutant.path
-    code = compile(changed(path.read_text(encoding="utf-8"), mutant.number), str(path), "exec")
+    swapped = Swapped(mutant.path, mutant.number)
+    swapped.code()
     child = os.fork()
     if child == 0:
         os.setsid()
         silence()
-        sys.meta_path.insert(0, Swapped(path, code))
+        sys.meta_path.insert(0, swapped)
+        inherited("MUTANT", f"{mutant.path}:{mutant.number}")
         files = list(dict.fromkeys(test.split("::")[0] for test in tests))
         whole = [t for file in files for t in tests if t.startswith(file + "::")]
         rc = pytest.main(["-x", *QUIET, *whole])

@@ -8,14 +8,15 @@ import importlib
 import json
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections import defaultdict
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import pytest
+from lines import Tracer
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "mutants"
@@ -23,46 +24,42 @@ QUIET = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
 
 
 class Reach:
-    """A pytest plugin that traces. A function that showed nothing new in CALLS calls is left alone."""
+    """A pytest plugin that traces tests and the processes that they start."""
 
-    CALLS = 20
-
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self.of: dict[str, dict[str, set[int]]] = {}
         self.seconds: dict[str, float] = {}
         self.failed: set[str] = set()
-        self._now: dict[str, set[int]] = defaultdict(set)
-        self._idle: dict[CodeType, int] = {}
-        self._here = str(ROOT / "src") + "/"
-
-    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        code = frame.f_code
-        if not code.co_filename.startswith(self._here):
-            return None
-        idle = self._idle[code] = self._idle.get(code, 0) + 1
-        if idle > self.CALLS:
-            return None
-        lines = self._now[code.co_filename.removeprefix(str(ROOT) + "/")]
-
-        def local(frame: FrameType, event: str, _: Any) -> Any:
-            if frame.f_lineno not in lines:
-                lines.add(frame.f_lineno)
-                self._idle[code] = 0
-            return local
-
-        return local
+        self._folder = folder
+        self._sizes: dict[str, int] = {}
+        """Bytes that the processes of a test had written when it ended."""
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
-        self._now, self._idle = defaultdict(set), {}
-        sys.settrace(self.trace)
-        threading.settrace(self.trace)
+        now: dict[str, set[int]] = defaultdict(set)
+        trace = Tracer(lambda path, line: now[path].add(line))
+        inherited("REACH", str(self._folder / str(len(self.of))))
+        sys.settrace(trace)
+        threading.settrace(trace)
         began = time.perf_counter()
         yield
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]
         self.seconds[item.nodeid] = round(time.perf_counter() - began, 3)
-        self.of[item.nodeid] = dict(self._now)
+        for file in self._folder.glob(f"{len(self.of)}.*"):
+            self._sizes[file.name] = file.stat().st_size
+        self.of[item.nodeid] = now
+
+    def add_processes(self) -> None:
+        """Add what processes reached to the test that started them; to later ones too where they lived on."""
+        tests = list(self.of.values())
+        for file in self._folder.iterdir():
+            first = int(file.name.split(".")[0])
+            alone = file.stat().st_size == self._sizes.get(file.name)
+            for row in file.read_text().splitlines():
+                path, line = row.rsplit(":", 1)
+                for of in tests[first : first + 1 if alone else None]:
+                    of[path].add(int(line))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -113,8 +110,10 @@ def _traced(file: Path, kept: Path) -> dict[str, Any]:
     child = os.fork()
     if child == 0:
         silence()
-        plugin = Reach()
-        pytest.main([*QUIET, str(file)], [plugin])
+        with tempfile.TemporaryDirectory() as folder:
+            plugin = Reach(Path(folder))
+            pytest.main([*QUIET, str(file)], [plugin])
+            plugin.add_processes()
         touched = {path for of in plugin.of.values() for path in of}
         modules = [(name, getattr(of, "__file__", "") or "") for name, of in sys.modules.items()]
         kept.write_text(
@@ -137,6 +136,14 @@ def _traced(file: Path, kept: Path) -> dict[str, Any]:
         os._exit(0)
     os.waitpid(child, 0)
     return json.loads(kept.read_text())
+
+
+def inherited(name: str, value: str) -> None:
+    """Set a variable for `child/sitecustomize.py` in the processes that are started from now on."""
+    os.environ[name] = value
+    paths = [str(Path(__file__).parent / "child"), os.environ.get("PYTHONPATH", "")]
+    if not paths[1].startswith(paths[0]):
+        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
 
 
 def silence() -> None:

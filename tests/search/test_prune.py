@@ -113,10 +113,19 @@ def test_a_projection_of_passages_alone_prunes_by_words(model):
     assert hit.sentences[1][2] > hit.sentences[0][2]
 
 
-@pytest.mark.parametrize("prune", [1.5, -0.1, "most", True])
-def test_a_threshold_that_is_no_probability(starter, prune):
+@pytest.mark.parametrize("share", [1.5, -0.1, "most", True])
+def test_a_threshold_that_is_no_probability(starter, share):
     with pytest.raises(dc.InputError, match="choose a probability from 0 to 1, or 'auto'"):
-        starter.rerank("who", texts=["a text"], prune=prune)
+        starter.rerank("who", texts=["a text"], prune=share)
+    with pytest.raises(dc.InputError, match=r"threshold=[^;]*; choose a probability"):
+        starter.ask("who", texts=["a text"], threshold=share)
+
+
+def test_a_long_guess_is_cut_at_a_word(starter):
+    (guess,) = starter.ask("Who wrote Dracula?", texts=[TEXT], k=1, threshold=0)
+    long = replace(guess, text="river " * 40)
+    shown = dc.Answers(query="q", items=(), rejected=(long,)).verdict
+    assert "river …” at" in shown and len(shown) < 200
 
 
 def test_embeddings_are_of_length_one(starter):

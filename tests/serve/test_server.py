@@ -139,7 +139,8 @@ def test_options_reach_the_engine(client, path, split):
     assert {a["passage_id"] for a in asked["answers"]} == {"moon"}
     asked = client.post("/v1/ask", json={"question": "the sea", "texts": ["a boat at sea"]}).json()
     assert asked["answers"][0]["passage"] == "a boat at sea"
-    assert not client.post("/v1/ask", json={"question": "x", "threshold": 1.5}).json()["answers"]
+    assert not client.post("/v1/ask", json={"question": "x", "threshold": 1}).json()["answers"]
+    assert client.post("/v1/ask", json={"question": "x", "threshold": 50}).status_code == 422
 
 
 def test_the_joint_model_reads_the_same_passages(client, split, path):
@@ -675,6 +676,7 @@ def test_questions_to_try_come_from_headings():
         ["A › Limits", "A › Limits", "B › Write-ahead log", "C › " + "long " * 9]
     )
     assert short == ["What is Limits?", "What is Write-ahead log?"]
+    assert heading_questions(["git › HOW TO RESOLVE CONFLICTS"]) == ["How to resolve conflicts?"]
     assert heading_questions([]) == []
 
 

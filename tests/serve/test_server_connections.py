@@ -127,6 +127,19 @@ def test_requests_that_are_being_answered_do_not_give_way(engine):
             connection.close()
 
 
+def test_too_many_requests_at_once_on_a_connection_are_refused(engine):
+    get = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    last = get.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+    with listening(create_app(engine)) as url:
+        with connect(url) as connection:
+            connection.sendall(get * connections.PIPELINED + last)
+            assert whole(connection).count(b"HTTP/1.1 200") == connections.PIPELINED + 1
+        with connect(url) as connection:
+            connection.sendall(get * (connections.PIPELINED + 2))
+            reply = whole(connection)
+        assert b"HTTP/1.1 429" in reply and b"retry-after: 1" in reply and b"wait for" in reply
+
+
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
 def test_a_client_that_closed_its_side_is_answered(engine, version):
     held = Held(engine)

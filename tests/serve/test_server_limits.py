@@ -345,3 +345,12 @@ def test_who_may_ask_and_change_follows_from_the_address(
     monkeypatch.setattr(server.Served, "run", lambda self, *_: seen.append(self.access))
     server.serve_index(tmp_path, port=0, **options)
     assert (seen[0].hosts, seen[0].writes) == (hosts, writes)
+
+
+def test_the_limits_are_those_that_the_page_names():
+    page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)`[^|]*\| ([\d,]+) \|", page, re.MULTILINE)
+    assert len(rows) >= 7
+    assert {name: getattr(Limits(), name) for name, _ in rows} == {
+        name: int(number.replace(",", "")) for name, number in rows
+    }

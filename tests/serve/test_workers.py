@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from fastapi.testclient import TestClient
 
-from decoupled.errors import InputError
+from decoupled.errors import DecoupledError, InputError
+from decoupled.runtime.cpu import THREADS, cores
+from decoupled.serve.http import workers
 from decoupled.serve.http.app import create_app
 from decoupled.serve.http.limits import Limits
-from decoupled.serve.http.server import bind
-from decoupled.serve.http.workers import sockets
+from decoupled.serve.http.metrics import SHARED
+from decoupled.serve.http.server import Served, bind
+from decoupled.serve.http.workers import ServerProcess, sockets, supervise
 from live import free_port, serving
 from served import TEXTS, tiny_engine, tiny_index, tiny_split
 
@@ -54,9 +64,9 @@ def workers_of(path):
     port = free_port()
     with serving(path, "--workers", 2, port=port) as url:
         (parent,) = [p for p in psutil.Process().children() if str(port) in p.cmdline()]
-        workers = [p for p in parent.children() if "spawn_main" in " ".join(p.cmdline())]
-        assert len(workers) == 2
-        yield url, parent, workers
+        team = [p for p in parent.children() if "spawn_main" in " ".join(p.cmdline())]
+        assert len(team) == 2
+        yield url, parent, team
 
 
 @pytest.fixture(scope="module")
@@ -85,18 +95,18 @@ def test_workers_are_one_server(path):
 
 @pytest.mark.faults
 def test_who_waits_for_a_worker_that_died_is_served_by_the_next(path):
-    with workers_of(path) as (url, _, workers):
+    with workers_of(path) as (url, _, team):
         assert searches(url, 8) == ["long"] * 8
-        workers[0].kill()
+        team[0].kill()
         assert searches(url, 16) == ["long"] * 16
         assert counted(url) == 24, "what the dead one counted still counts"
 
 
 @pytest.mark.faults
 def test_workers_do_not_outlive_the_first_process(path):
-    with workers_of(path) as (_, parent, workers):
+    with workers_of(path) as (_, parent, team):
         parent.kill()
-        _, alive = psutil.wait_procs(workers, 20)
+        _, alive = psutil.wait_procs(team, 20)
         assert not alive
 
 
@@ -137,3 +147,69 @@ def test_the_address_is_taken_by_one_server():
     for one in first:
         one.close()
     bind("127.0.0.1", port).close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idle(Served):
+    """Serves nothing: each process leaves a note of its share, says that it listens, and waits."""
+
+    def run(self, taken, ready):
+        if self.place == "none":
+            raise InputError("there is nothing here")
+        share = [os.environ[THREADS], self.memory, self.cache, self.limits.writer_seconds]
+        Path(self.place, f"{os.getpid()}.json").write_text(json.dumps(share))
+        ready()
+        signal.pause()
+
+
+def idle(place):
+    """What two processes share: odd numbers, and the limits of a server that has a minute for a request."""
+    own = {"limits": Limits(seconds=30), "access": None, "origins": (), "questions": ()}
+    own |= {"runtime": "auto", "cascade": None, "memory": 7, "cache": 9, "layout": None}
+    return Idle(place=str(place), cluster="", log_level="info", **own)
+
+
+@pytest.fixture
+def handlers(monkeypatch):
+    """The handlers of signals and logs stay those of the tests."""
+    kept = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+    monkeypatch.setattr(workers, "dictConfig", lambda config: None)
+    yield
+    for number, handler in kept:
+        signal.signal(number, handler)
+
+
+def test_workers_divide_what_they_have_and_one_that_died_is_started_again(tmp_path, handlers):
+    known = []
+
+    def disturb():
+        """Kill a worker once all listen, and stop when another one has taken its place."""
+        known.extend(sorted(tmp_path.iterdir()))
+        os.kill(int(known[0].stem), signal.SIGKILL)
+        end = time.monotonic() + 30
+        while len(list(tmp_path.iterdir())) < 3 and time.monotonic() < end:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with bind("127.0.0.1", 0) as taken:
+        supervise(idle(tmp_path), taken, 2, Thread(target=disturb).start)
+    assert len(known) == 2 and len(list(tmp_path.iterdir())) == 3
+    shares = {path.read_text() for path in tmp_path.iterdir()}
+    assert shares == {json.dumps([str(max(1, cores() // 2)), 3, 4, 15.0])}
+    assert not [path for path in tmp_path.iterdir() if psutil.pid_exists(int(path.stem))]
+
+
+def test_a_worker_that_cannot_start_stops_all(handlers):
+    with bind("127.0.0.1", 0) as taken, pytest.raises(DecoupledError, match="nothing here"):
+        supervise(idle("none"), taken, 1, lambda: pytest.fail("it listens"))
+    assert not multiprocessing.active_children()
+
+
+def test_a_worker_that_dies_early_again_and_again_waits_longer(monkeypatch):
+    worker = ServerProcess(None, None, {SHARED: "."})
+    worker._message, worker.process = lambda: "it ended", SimpleNamespace(pid=0)
+    monkeypatch.setattr(workers, "mark_process_dead", lambda pid, folder: None)
+    worker._begun = time.monotonic()
+    assert [worker.died() for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    worker._begun -= 31
+    assert worker.died() == 1

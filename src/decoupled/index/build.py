@@ -257,13 +257,11 @@ def reindex(  # noqa: PLR0913 (the options of a build)
 
 
 def _nothing(corpus: list[str], problems: list[Problem]) -> InputError:
-    lost = [str(problem) for problem in problems if problem.kind == "lost"]
-    if not lost:
-        what, remedy = f"no passages in {' '.join(corpus)}", "check the path"
-    else:
-        what = lost[0] + (f"; and {len(lost) - 1} more that cannot be read" if lost[1:] else "")
-        remedy = "mend that, or name other files"
-    return InputError(f"{what}, so there is nothing to index; {remedy}")
+    why = [problem for problem in problems if problem.kind == "lost"] or problems
+    what = str(why[0]) if why else f"no passages in {' '.join(corpus)}"
+    more = f"; and {len(why) - 1} more that cannot be read" if why[1:] else ""
+    remedy = "mend that, or name other files" if why else "check the path"
+    return InputError(f"{what}{more}, so there is nothing to index; {remedy}")
 
 
 def _check_same(

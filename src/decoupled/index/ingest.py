@@ -74,10 +74,10 @@ class Compacted:
 
     def lines(self) -> Iterator[str]:
         """Lines for a terminal: what was freed, and what can be later, or now if no one is reading."""
-        now, freed, waiting = (
-            n / 1e6 for n in (self.after, self.before - self.after, self.waiting)
-        )
-        yield f"{self.index}: {now:.1f} MB, {abs(freed):.1f} MB {'freed' if freed >= 0 else 'more'}"
+        sizes = (self.after, self.before - self.after, self.waiting)
+        now, freed, waiting = (n / 1e6 for n in sizes)
+        word = "freed" if freed > -0.05 else "more"  # not "0.0 MB more"
+        yield f"{self.index}: {now:.1f} MB, {abs(freed):.1f} MB {word}"
         if waiting >= 0.1:
             kept = f"{waiting:.1f} MB are kept for an hour, for readers of earlier versions"
             yield f"{kept}: run it again then, or with --now if no one is reading"

@@ -28,7 +28,7 @@ def outcomes(
         lost: Status = "skipped" if problem.line is None else "cut"
         status: Status = lost if problem.kind == "lost" else "left out"
         # Of several lines of a file the first is told; one that is empty is no cut.
-        if problem.line is None or problem.kind == "lost":
+        if problem.line is None or problem.kind != "left out":
             statuses.setdefault(problem.path, FileOutcome(problem.path, status, problem.message))
     for file in files:
         whole: Status = "unchanged" if file.name in unchanged else "read"

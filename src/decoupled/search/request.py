@@ -92,8 +92,9 @@ class Request:
             raise InputError("the query is empty; write what to look for")
         if not 0 <= self.blend < math.inf:
             raise InputError(f"blend={self.blend}; choose 0 for the rank head alone, 1 as learnt")
-        if not (self.prune in (None, "auto") or (_is_number(self.prune) and 0 <= self.prune <= 1)):
-            raise InputError(f"prune={self.prune!r}; choose a probability from 0 to 1, or 'auto'")
+        for name, share in (("prune", self.prune), ("threshold", self.threshold)):
+            if not (share in (None, "auto") or (_is_number(share) and 0 <= share <= 1)):
+                raise InputError(f"{name}={share!r}; choose a probability from 0 to 1, or 'auto'")
         if self.read not in ("auto", "all"):
             raise InputError(f"read={self.read!r}; choose auto or all")
         for name, value in (("k", self.k), ("candidates", self.candidates), ("hops", self.hops)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from decoupled.errors import DecoupledError
@@ -247,8 +248,8 @@ class Answers(Results[Answer]):
             return "no answer found"
         best = self.rejected[0]
         return (
-            f"no answer found: the best guess is “{best.text:.80}” at {percent(best.score)}, which is too "
-            "unlikely; a threshold of 0 shows such guesses"
+            f"no answer found: the best guess is “{shorten(best.text, 80, placeholder=' …')}” at "
+            f"{percent(best.score)}, which is too unlikely; a threshold of 0 shows such guesses"
         )
 
     def to_json(self) -> dict[str, object]:

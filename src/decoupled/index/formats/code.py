@@ -24,7 +24,7 @@ _LEAD = re.compile(
     r"^[ \t]*(?:[rRuU]?(?:\"\"\"|''')|/\*+!?|//+!?|\*+(?!/)|#+[!:|]?|--+|;+|%+|\"(?= )|\{-)?[ \t]?",
     re.MULTILINE,
 )
-_CLOSE = re.compile(r"[ \t]*(?:\*+/|\"\"\"|'''|-\}|\|#)\s*$")
+_CLOSE = re.compile(r"[ \t]*(?:\*+/[ \t]*$|(?:\"\"\"|'''|-\}|\|#)\s*\Z)", re.MULTILINE)
 _DIRECTIVES = words("Preproc PreprocFile Hashbang")
 _DOCSTRING = re.compile(r"[rRuU]?(?:\"\"\"|''')")
 _WORD = re.compile(r"[^\W\d_]{2}")

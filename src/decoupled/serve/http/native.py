@@ -84,7 +84,7 @@ class Ask(Retrieval):
 
     question: str = Field(min_length=1, examples=["Who wrote Dracula?"])
     k: int = Field(3, ge=1, description="How many answers at most.")
-    threshold: Annotated[float, Field(allow_inf_nan=False)] | Literal["auto"] = Field(
+    threshold: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] = Field(
         "auto",
         description="Reject answers with a lower score; auto: what the model learnt; 0: reject none.",
     )

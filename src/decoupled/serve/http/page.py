@@ -83,6 +83,6 @@ def heading_questions(titles: Iterable[str], most: int = 3) -> list[str]:
     headings = list(dict.fromkeys(h for h in lasts if 3 < len(h) <= 60))
     asking = [h for h in headings if re.match(r"(?i)(how|what|when|why|which|who|where)\b", h)]
     short = [f"What is {h}?" for h in headings if h not in asking and len(h.split()) <= 3]
-    chosen = [h if h.endswith("?") else f"{h}?" for h in asking] or short
+    chosen = [(h.capitalize() if h.isupper() else h).rstrip("?") + "?" for h in asking] or short
     # Spread over the corpus, whose first headings are prefaces.
     return [chosen[(2 * n + 1) * len(chosen) // (2 * most)] for n in range(min(most, len(chosen)))]
