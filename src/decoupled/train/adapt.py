@@ -51,7 +51,7 @@ EVALUATED, MOST_HELD = 20, 100
 SAMPLE = 2000
 """The number of passages whose words are compared with those of the queries."""
 FEWEST_POINTS, TIMED = 3, 10
-"""Evaluations that it takes to say what more time would bring, and queries that the speeds are measured on."""
+"""Evaluations that say what more time would bring, and queries that the speeds are measured on."""
 FIND_SHARE, TIME_SHARE = 0.2, 0.03
 """Shares of the minutes for finding candidates of the training queries, and for measuring speeds."""
 
