@@ -17,7 +17,7 @@ import numpy as np
 
 import decoupled as dc
 from decoupled.lab.script import options, write_report
-from decoupled.measure.latency import interleaved
+from decoupled.lab.study.timing import interleaved
 from decoupled.measure.metrics import kendall
 from decoupled.model.folder import starter_model
 from decoupled.runtime import cpu

@@ -138,10 +138,11 @@ def test_tables_are_for_people_and_times_go_to_stderr(cli, built):
     assert asked.code == 0 and "no answer found: the best guess" in asked.err
 
 
-def test_questions_are_typed_one_after_the_other(cli, built, monkeypatch, tmp_path):
+@pytest.mark.parametrize("end", ["exit", "quit", None])
+def test_questions_are_typed_one_after_the_other(cli, built, monkeypatch, tmp_path, end):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    lines = iter(["where is the river", "  ", "the castle"])
+    lines = iter(["where is the river", "  ", "the castle", *([end, "never"] if end else [])])
 
     def typed(prompt: str) -> str:
         try:
@@ -156,6 +157,7 @@ def test_questions_are_typed_one_after_the_other(cli, built, monkeypatch, tmp_pa
     assert "Ctrl-D ends" in done.err
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
     assert "no query for" in cli("ask", built).failure
+    assert "is an index" in cli("rerank", "the river", built).err
 
 
 def test_the_first_stage_is_shown_beside(cli, built):

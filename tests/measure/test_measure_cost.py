@@ -18,7 +18,8 @@ from decoupled.lab.cost import (
     joint_bill,
     split_bill,
 )
-from decoupled.measure.latency import interleaved, summarise
+from decoupled.lab.study.timing import interleaved
+from decoupled.measure.latency import summarise
 from decoupled.model.codec import bytes_per_token, fit_codec
 from decoupled.model.states import States
 

@@ -362,7 +362,7 @@ def test_electras_generator_is_small_and_can_be_kept(bare, corpus):
     assert goal.generator.spec.encoder.width == bare.spec.encoder.width // 4
     assert not [n for n in goal.student.state_dict() if "generator" in n]
     batch = batch_of(corpus, bare)
-    from decoupled.train.loop.forward import forward_text
+    from decoupled.methods.pretrain.texts import forward_text
 
     whole = goal.whole_generator()
     torch.testing.assert_close(

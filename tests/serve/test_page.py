@@ -276,6 +276,19 @@ def test_files_are_uploaded_and_bad_ones_say_where(page, tmp_path):
     page.see("#facts", f"{before} passages")
 
 
+def test_a_document_is_sent_as_it_is(page, tmp_path):
+    before = passages(page)
+    notes = tmp_path / "harbour.md"
+    notes.write_text("# Harbour\n\nThe lamp of Skerry was lit in 1844.\n", encoding="utf-8")
+    page.click("#open-add")
+    page.driver.find_element("css selector", "#add-file").send_keys(str(notes))
+    page.see("#add-count", "1 document to add")
+    page.click("#add-send")
+    page.see("#add-count", "1 passage added")
+    assert page.see("#added li").text == "harbour.md: 1 passage"
+    page.see("#facts", f"{before + 1} passages")
+
+
 def test_text_stays_text_and_marks_count_characters_as_the_server_does(page):
     text = '😀😀 The <img src=x onerror="document.title=1"> sign of Zorbland is the blue tulip.'
     add(page, text)

@@ -630,6 +630,7 @@ def test_the_description_has_every_route_and_an_example(client):
         "/v1/ask",
         "/v1/passages",
         "/v1/passages/{ident}",
+        "/v1/documents/{name}",
         "/v1/source/{ident}",
         "/v1/info",
         "/health",

@@ -17,7 +17,7 @@ import hostile
 from browser import Page
 from corpora import put
 from decoupled.serve.http.app import create_app
-from decoupled.serve.http.limits import SOURCE, Access
+from decoupled.serve.http.limits import SOURCE, Access, Limits
 from live import serving
 from served import listening
 
@@ -179,3 +179,67 @@ def test_the_page_opens_the_file_of_a_hit_and_no_script_of_it_runs(built):
         driver.switch_to.window(driver.window_handles[-1])
         page.see("h1", "Warsaw")
         assert driver.title == "Rivers"
+
+
+def send(url, name, raw, headers=()):
+    """Status and JSON of a document that was sent."""
+    request = urllib.request.Request(
+        f"{url}/v1/documents/{quote(name, safe='')}", raw, dict(headers), method="PUT"
+    )
+    try:
+        with urllib.request.urlopen(request) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+NOTES = "# Harbour\n\nThe lamp of Skerry was lit in 1844.\n\n# Tides\n\n" + 40 * "High water. "
+
+
+@pytest.fixture
+def empty(tmp_path):
+    dc.Index.create(tmp_path / "i").close()
+    return tmp_path
+
+
+def test_documents_are_stored_as_they_are(empty):
+    app = create_app(dc.Engine(empty / "i"), limits=Limits(documents=2))
+    with listening(app) as url:
+        status, stored = send(url, "my notes.md", NOTES.encode())
+        assert status == 200 and stored["added"] == stored["passages"] == len(stored["ids"]) >= 2
+        assert all(ident.startswith("my notes.md") for ident in stored["ids"])
+        again = send(url, "my notes.md", NOTES.encode())[1]
+        assert (again["added"], again["unchanged"]) == (0, stored["added"])
+        # Brackets of a PDF are no JSON that is nested too deeply.
+        drawn = hostile.nested_forms(1) + b"%" + b"[" * 5000
+        assert send(url, "deep.pdf", drawn)[0] in (200, 422)
+        with urllib.request.urlopen(f"{url}/v1/passages/{quote(stored['ids'][0])}") as reply:
+            passage = json.load(reply)
+        assert "1844" in passage["text"] and "Harbour" in passage["title"]
+        assert passage["meta"]["document"] == "my notes.md"
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "words"),
+    [
+        ("a.bin", b"\x00\x01", "a.bin"),
+        ("empty.md", b"", "holds no text"),
+        ("..", b"\x00\x01", "document"),
+        ("x" * 300 + ".pdf", b"no PDF", "x.pdf"),
+    ],
+)
+def test_a_document_that_cannot_be_read_says_why(empty, name, raw, words):
+    with served(empty) as url:
+        status, problem = send(url, name, raw)
+        assert status == 422 and words in problem["error"] and "/tmp" not in problem["error"]
+    with dc.Index.open(empty / "i") as index:
+        assert len(index) == 0
+
+
+def test_documents_are_changes_and_need_leave(empty):
+    with served(empty, writes=False) as url:
+        assert send(url, "a.md", NOTES.encode())[0] == 403
+    with served(empty, keys=(b"secret",)) as url:
+        assert send(url, "a.md", NOTES.encode())[0] == 401
+        key = {"authorization": "Bearer secret"}
+        assert send(url, "a.md", NOTES.encode(), key)[0] == 200

@@ -119,6 +119,7 @@ def rerank(
     if bool(run) != bool(queries):
         raise InputError("--run and --queries belong together: a run, and the texts of its queries")
     how: Any = {"k": k, "raw": raw, "prune": parse_threshold(prune, "prune")}
+    problems: list[Any] = []
     if run and queries:
         texts, ranked = {one.id: one.text for one in _queries(queries)}, read_run(run)
         reranked = rerank_run(dc.Engine(query, runtime=runtime), ranked, texts, **how)
@@ -132,7 +133,7 @@ def rerank(
     if ids:
         ((_, hits),) = rerank_run(engine, {query: read_ids(*ids)}, {query: query}, **how)
     else:
-        stream = dc.read_passages(*(passages or ["-"]), chunk=None)
+        stream = dc.read_passages(*(passages or ["-"]), chunk=None, report=problems.append)
         hits = engine.rerank(query, texts=list(stream), **how)
     printing.warn(*hits.notes)
     if as_json:
@@ -141,7 +142,7 @@ def rerank(
         rows = [(printing.score(h.score, raw), h.id, h.shown_text[:300]) for h in hits]
         printing.table(("score", "id", "text"), rows)
     else:
-        printing.note(f"no passages in {' '.join(passages or ['stdin'])}")
+        printing.note(f"no passages in {' '.join(map(str, problems or passages or ['stdin']))}")
 
 
 def classify(

@@ -40,8 +40,6 @@ Settings = tuple[float, ...]
 """A value for each of `FIELDS`."""
 NAMES = ("kd (α)", "lrs (β)", "task (γ)", "temperature", "lr")
 """The settings, as tables and pictures call them."""
-SHOWN = 10
-"""Trials in a table."""
 START = (0.5, 0.2, 0.3)
 """DeFormer's own (α, β, γ) of KD, LRS and task, tried first; then come the recipe's own."""
 
@@ -187,6 +185,6 @@ def read_journal(path: Path | None) -> list[Trial]:
 
 def trial_table(ranked: Sequence[Trial], earlier: int) -> ResultTable:
     """The best trials, of which so many were known before."""
-    rows = [(round(trial.score, 4), *trial.settings) for trial in ranked[:SHOWN]]
+    rows = [(round(trial.score, 4), *trial.settings) for trial in ranked[:10]]
     title = f"best of {len(ranked)} trials, {len(ranked) - earlier} of them new"
     return ResultTable(title=title, columns=("score", *NAMES), rows=rows)

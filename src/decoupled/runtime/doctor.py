@@ -14,14 +14,14 @@ NEEDS = {
     "rerank, classify MODEL-FOLDER": (),
     "man pages, ODT, pptx, LaTeX…": (("pypandoc_binary", "documents"),),
     "split, evaluate": (("torch", "torch"),),
-    "sweep, layers": (("torch", "torch"),),
-    "distill, adapt, pretrain, shrink": (("torch", "torch"), ("accelerate", "train")),
-    "tune": (("torch", "torch"), ("accelerate", "train"), ("optuna", "train")),
+    "lab sweep, lab layers": (("torch", "torch"),),
+    "distill, adapt, methods": (("torch", "torch"), ("accelerate", "train")),
+    "lab tune": (("torch", "torch"), ("accelerate", "train"), ("optuna", "train")),
     "--cluster, --shards": (("ray", "cluster"),),
     "indexes at s3://": (("obstore", "cluster"),),
-    "pictures (--plot, report)": (("matplotlib", "plots"),),
-    "bench": (("torch", "torch"),),
-    "bench against every peer": tuple((package, "bench") for package in PEERS),
+    "pictures (lab report)": (("matplotlib", "plots"),),
+    "lab bench": (("torch", "torch"),),
+    "lab bench against every peer": tuple((package, "bench") for package in PEERS),
 }
 """Commands with the packages that each needs and the extra that installs each package."""
 

@@ -8,8 +8,8 @@ from decoupled.runtime.cpu import cache_folder
 
 
 def typed_queries(prompt: str = "> ") -> Iterator[str]:
-    """Yield each line that is typed, until Ctrl-D or Ctrl-C; empty lines are passed over."""
-    sys.stderr.write("Type a question and press Enter; Ctrl-D ends.\n")
+    """Yield each line that is typed, until `exit`, Ctrl-D or Ctrl-C; empty lines are passed over."""
+    sys.stderr.write("Type a question and press Enter; exit or Ctrl-D ends.\n")
     history = cache_folder() / "history"
     # Windows has no readline, and a history that cannot be read or written is none.
     with suppress(ImportError, OSError):
@@ -17,8 +17,8 @@ def typed_queries(prompt: str = "> ") -> Iterator[str]:
 
         readline.read_history_file(history)
     try:
-        while True:
-            if line := input(prompt).strip():
+        while (line := input(prompt).strip()) not in ("exit", "quit"):
+            if line:
                 yield line
     except (EOFError, KeyboardInterrupt):
         sys.stderr.write("\n")

@@ -69,8 +69,7 @@ def adapt_recipe(
 ) -> Recipe:
     """The recipe `adapt` as suits this machine, with `changes` by dotted field name.
 
-    Rate and weights are those of a model with this `history`: one that was only split has all to learn, and
-    most from its own states unsplit, unless other `teachers` are named.
+    Rate and weights suit a model with this `history`: one only split learns most from its own states.
     """
     on_cpu = {"optimiser.batch": 4, "tokens": 160, "watch.log_every": 5}
     only_split = history is not None and not trained(history)

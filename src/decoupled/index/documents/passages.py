@@ -1,12 +1,17 @@
 """Passages from the files that people have: the entry of the write path."""
 
 import json
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from math import isfinite
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from decoupled.errors import InputError
 from decoupled.index.documents.chunks import Chunker, Size
 from decoupled.index.documents.files import (
     ID_FIELDS,
@@ -77,6 +82,20 @@ def read_passages(  # noqa: PLR0913 (what there is to choose)
     pick = partial(Chosen, include=include, exclude=exclude, format=format, as_text=as_text)
     chosen = pick(text_field=text_field, code=code, query=query)
     return passages_of(sources, Problems(on_error, report), on_bytes, chunker, chosen)
+
+
+def passages_in(name: str, raw: bytes, tokenizer: Tokenizer) -> list[Passage]:
+    """The passages of a document in memory; the ending of its name says how it is read."""
+    safe = re.sub(r"[^\w. -]", "_", name).strip(". ")[-80:] or "document"
+    with TemporaryDirectory() as work:
+        path = Path(work, safe)
+        path.write_bytes(raw)
+        try:
+            if passages := list(read_passages(path, tokenizer=tokenizer)):
+                return passages
+            raise InputError(f"{safe} holds no text; send a document that does")
+        except InputError as error:
+            raise InputError(str(error).replace(f"{work}{os.sep}", "")) from None
 
 
 @cache

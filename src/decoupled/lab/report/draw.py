@@ -13,10 +13,8 @@ from decoupled.lab.report.figure import Bars, Figure, Lines, label, shown
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C564B")
 """Okabe and Ito's colours, which people of all kinds of colour vision tell apart."""
 MARKERS = ("o", "s", "^", "D")
-BESIDE = 8
-"""Series from which the legend stands beside the figure, which it would hide."""
-MARKED = 25
-"""Points of a line up to which each has a mark: on a longer one they would hide it."""
+BESIDE, MARKED = 8, 25
+"""Series from which the legend stands beside the figure, and points up to which each of a line has a mark."""
 INK = "#0b0b0b"
 """Colour of text and axes; inside a page it becomes the page's own, which may be light on dark."""
 

@@ -1,13 +1,14 @@
 """Time of one query against stored passages, beside the joint model on the same texts."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from decoupled.index.encode import encode_texts
-from decoupled.measure.latency import interleaved
+from decoupled.measure.latency import Latency, summarise
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadKind
@@ -36,7 +37,7 @@ def timed(
     if model.spec.split:
         runs["split"] = query_run(model, query, passages, head, codec)
     device = model.device
-    wait = torch.cuda.synchronize if device.type == "cuda" else None
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     latencies = interleaved(runs, rounds=rounds, wait=wait)
     return {
         "latency_ms": {name: latency.to_json() for name, latency in latencies.items()},
@@ -71,3 +72,24 @@ def query_run(
         return cross.score(runtime, query_states, texts, (head,))
 
     return run
+
+
+def interleaved(
+    alternatives: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int = 10,
+    warmup: int = 2,
+    wait: Callable[[], object] = lambda: None,
+) -> dict[str, Latency]:
+    """Times of alternatives that run in turning order, once a round; `wait` is for devices that work on."""
+    times: dict[str, list[float]] = {name: [] for name in alternatives}
+    names = list(alternatives)
+    for number in range(warmup + rounds):
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            started = time.perf_counter()
+            alternatives[name]()
+            wait()
+            if number >= warmup:
+                times[name].append((time.perf_counter() - started) * 1e3)
+    return {name: summarise(spent) for name, spent in times.items()}

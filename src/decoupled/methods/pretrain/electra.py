@@ -19,11 +19,10 @@ from decoupled.methods.pretrain.mlm import (
     table_of,
 )
 from decoupled.methods.pretrain.scratch import spread
-from decoupled.methods.pretrain.texts import TextBatch
+from decoupled.methods.pretrain.texts import TextBatch, forward_text
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.spec import EncoderSpec, ModelSpec
 from decoupled.model.split import unsplit
-from decoupled.train.loop.forward import forward_text
 
 HIDDEN = 0.85
 """Share of the chosen tokens that the generator sees masked; it sees the others unchanged."""

@@ -12,11 +12,10 @@ from decoupled.methods.pretrain import masking
 from decoupled.methods.pretrain.scratch import spread
 from decoupled.methods.pretrain.segments import Builder, texts
 from decoupled.methods.pretrain.settings import Pretraining
-from decoupled.methods.pretrain.texts import TextBatch
+from decoupled.methods.pretrain.texts import TextBatch, forward_text
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.loop.forward import forward_text
 from decoupled.train.objectives.base import Objective
 from decoupled.train.recipe import Recipe
 

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from decoupled.methods.pretrain.corpus import Corpus, Places
 from decoupled.methods.pretrain.segments import Builder, Segments
-from decoupled.model.spec import TextSpec
+from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.spec import Side, TextSpec
 from decoupled.train.data.batches import POOL, ROUND, Batch
+from decoupled.train.loop.forward import Pass, read_alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,3 +157,12 @@ class TextBatches:
         label = np.where(inside, table[..., 2], -1)
         rows = np.stack([before * inside, after * inside, label], -1)
         return torch.from_numpy(rows).to(self.device)
+
+
+def forward_text(net: PairEncoder, batch: Batch) -> Tensor:
+    """`[B,T,D]` every row of the last layer, for a batch of pairs or of single texts (no passages)."""
+    sides: list[Side] = ["query", "passage"] if batch.passage_ids.shape[1] else ["query"]
+    states = [read_alone(net, side, batch, Pass()).after for side in sides]
+    passage = states[1] if len(sides) > 1 else states[0][:, :0]
+    x_BTD, frame = net.join(states[0], batch.query_real, passage, batch.passage_real, padded=True)
+    return net.stack(x_BTD, frame, first=net.spec.split, query=states[0].shape[1])

@@ -9,6 +9,7 @@ POST   /v1/ask             {"question", "k", "first_stage", "candidates", "read"
 PUT    /v1/passages        {"passages": [{"id", "text", "title", "meta"}]}; an id that is not given is made
                            from title and text
 GET, DELETE /v1/passages/{id}
+PUT    /v1/documents/NAME  a document as it is; the ending of its name says how it is read
 GET    /v1/source/{id}     the file of a passage
 GET    /v1/info, /health, /ready, /metrics, /docs, / (the page)
 

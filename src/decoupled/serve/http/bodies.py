@@ -102,7 +102,11 @@ class Bodies:
         size = headers.get("content-length", "0")
         if size.isdecimal():
             self._limits.check("body_bytes", "the size of the body", int(size))
-        body, outline = bytearray(), Outline()
+        # A document is not JSON, and JSON that is not called so is not parsed.
+        body, outline = (
+            bytearray(),
+            Outline() if "json" in headers.get("content-type", "") else None,
+        )
         held, refusal = 0, None
         try:
             async for part in self._parts(receive):
@@ -126,19 +130,16 @@ class Bodies:
                 loop = asyncio.get_running_loop()
                 loop.call_later(1.0, loop.run_in_executor, None, _return_memory)
 
-    def _check(self, outline: Outline, part: bytes) -> None:
-        outline.feed(part)
-        self._limits.check("depth", "the depth of the body", outline.depth)
-        self._limits.check("values", "the number of values in the body", outline.values)
+    def _check(self, outline: Outline | None, part: bytes) -> None:
+        if outline is not None:
+            outline.feed(part)
+            self._limits.check("depth", "the depth of the body", outline.depth)
+            self._limits.check("values", "the number of values in the body", outline.values)
         bound = self._limits.bytes_in_flight
         if self.held > bound:
-            message = (
-                f"bodies of {bound:,} bytes are under way, this server's limit bytes_in_flight"
-            )
+            why = f"bodies of {bound:,} bytes are under way, this server's limit bytes_in_flight"
             after = {"retry-after": "1"}
-            raise RequestProblem(
-                503, f"{message}; try again later", kind="overloaded", headers=after
-            )
+            raise RequestProblem(503, f"{why}; try again later", kind="overloaded", headers=after)
 
     async def _parts(self, receive: Receive) -> AsyncIterator[bytes]:
         """Yield the parts of a body as they arrive, within the limits on size and time."""

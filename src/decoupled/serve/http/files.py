@@ -1,25 +1,28 @@
-"""The files that passages were read from: those that the index lists, as long as they are as it read them."""
+"""Documents: those that are sent to be read, and files of passages while these are as they were read."""
 
 import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from decoupled.index.documents.files import UnreadableError
+from decoupled.index.documents.passages import passages_in
 from decoupled.index.formats.encodings import read_text
 from decoupled.index.formats.streams import in_memory
 from decoupled.index.index import Index
 from decoupled.index.origins import Origin, Origins
 from decoupled.index.stale import document_of
 from decoupled.serve.http.limits import SOURCE
-from decoupled.serve.http.native import ERRORS, Ident
-from decoupled.serve.http.responses import RequestProblem
+from decoupled.serve.http.native import ERRORS, Ident, Stored
+from decoupled.serve.http.responses import Json, RequestProblem
 from decoupled.serve.http.service import Service
 
 _BLOCK = 1 << 18
@@ -38,8 +41,19 @@ _BOXED = {**_HEADERS, "Content-Security-Policy": _SANDBOX + "frame-ancestors 'no
 
 
 def routes(service: Service) -> APIRouter:
-    """The route that opens the file of a passage, where `Access.files` allows it."""
+    """Routes that read a document, and that open the file of a passage where `Access.files` allows it."""
     router = APIRouter(tags=["decoupled"], responses=ERRORS)
+    reading, most = asyncio.Lock(), service.limits.documents
+
+    @router.put("/v1/documents/{name}", responses={200: {"model": Stored}})
+    async def put_document(name: str, request: Request) -> Response:
+        """Store the passages of a document, such as a PDF; the ending of its name says how it is read."""
+        async with reading:  # one at a time: a reader may take much memory
+            tokenizer = service.engine.runtime.tokenizer
+            read = await asyncio.to_thread(passages_in, name, await request.body(), tokenizer)
+        parts = [await service.add(read[n : n + most]) for n in range(0, len(read), most)]
+        counts = ("added", "unchanged", "replaced", "ids")
+        return Json({**parts[-1], **{n: reduce(add, (part[n] for part in parts)) for n in counts}})
 
     @router.get(SOURCE + "{ident:text}", response_class=Response)
     async def source(ident: Ident) -> Response:

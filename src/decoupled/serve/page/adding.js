@@ -1,13 +1,14 @@
 // The dialog that adds passages: pasted or from files, in parts, with what was added at hand to delete.
 
 import * as api from "./api.js";
-import { fromFile, fromText } from "./files.js";
+import { fromFile, fromText, readHere } from "./files.js";
 import { count, make, sureButton } from "./view.js";
 
 const PART = 64;
 
 const at = (id) => document.getElementById(id);
 let files = [];
+let documents = [];
 
 export function wireAdding({ changed, remove, needKey }) {
   const dialog = at("add");
@@ -44,18 +45,21 @@ function pending() {
 }
 
 function recount() {
-  const found = pending().length;
-  at("add-count").textContent = found ? `${count(found, "passage")} to add` : "";
-  at("add-send").disabled = !found;
+  const parts = [[pending(), "passage"], [documents, "document"]].filter(([some]) => some.length);
+  at("add-count").textContent = parts.length
+    ? `${parts.map(([some, name]) => count(some.length, name)).join(" and ")} to add`
+    : "";
+  at("add-send").disabled = !parts.length;
 }
 
 async function choose(chosen) {
   say("");
   files = [];
+  documents = [...chosen].filter((file) => !readHere(file));
   try {
-    for (const file of chosen) files.push(...(await fromFile(file)));
+    for (const file of chosen) if (readHere(file)) files.push(...(await fromFile(file)));
   } catch (error) {
-    files = [];
+    files = documents = [];
     say(error.message);
   }
   recount();
@@ -75,7 +79,15 @@ async function send({ changed, remove, needKey }) {
       result.ids.forEach((id, i) => list(id, part[i], remove));
       changed(result.passages);
     }
-    at("add-count").textContent = `${count(passages.length, "passage")} added`;
+    let added = passages.length;
+    for (const file of [...documents]) {
+      const result = await api.addDocument(file);
+      documents.shift();
+      added += result.ids.length;
+      note(`${file.name}: ${count(result.ids.length, "passage")}`);
+      changed(result.passages);
+    }
+    at("add-count").textContent = `${count(added, "passage")} added`;
     at("add-text").value = "";
     at("add-file").value = "";
     files = [];
@@ -96,6 +108,10 @@ function list(id, passage, remove) {
     sureButton("Delete", passage.title || id, (button) => remove(id, button)),
   );
   at("added").prepend(item);
+}
+
+function note(words) {
+  at("added").prepend(make("li", {}, make("span", { className: "text" }, words)));
 }
 
 function say(words) {

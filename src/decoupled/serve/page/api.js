@@ -20,17 +20,19 @@ export const search = (query, options = {}, signal) =>
   call("POST", "/v1/search", { query, ...options }, signal);
 export const passage = (id) => call("GET", `/v1/passages/${encodeURIComponent(id)}`);
 export const add = (passages) => call("PUT", "/v1/passages", { passages });
+export const addDocument = (file) => call("PUT", `/v1/documents/${encodeURIComponent(file.name)}`, file);
 export const remove = (id) => call("DELETE", `/v1/passages/${encodeURIComponent(id)}`);
 export const info = () => call("GET", "/v1/info");
 export const questions = () => call("GET", "/static/questions.json");
 
 async function call(method, path, body, signal) {
   const headers = { Accept: "application/json" };
-  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const file = body instanceof Blob;
+  if (body !== undefined) headers["Content-Type"] = file ? "application/octet-stream" : "application/json";
   if (key.read()) headers.Authorization = `Bearer ${key.read()}`;
   let response;
   try {
-    response = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal });
+    response = await fetch(path, { method, headers, body: file ? body : body && JSON.stringify(body), signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem("The server does not answer. Is it still running?");

@@ -13,13 +13,17 @@ export function fromText(text, title = "") {
     .map((block) => (title ? { text: block, title } : { text: block }));
 }
 
+const ending = (file) => file.name.toLowerCase().split(".").pop();
+
+// Rows and plain text are read here; every other document is sent to the server as it is.
+export const readHere = (file) => ["jsonl", "ndjson", "json", "csv", "tsv", "txt"].includes(ending(file));
+
 export async function fromFile(file) {
   const text = await file.text();
-  const ending = file.name.toLowerCase().split(".").pop();
-  if (ending === "jsonl" || ending === "ndjson") return fromLines(text, file.name);
-  if (ending === "json") return fromList(text, file.name);
-  if (ending === "csv") return fromTable(text, ",", file.name);
-  if (ending === "tsv") return fromTable(text, "\t", file.name);
+  if (["jsonl", "ndjson"].includes(ending(file))) return fromLines(text, file.name);
+  if (ending(file) === "json") return fromList(text, file.name);
+  if (ending(file) === "csv") return fromTable(text, ",", file.name);
+  if (ending(file) === "tsv") return fromTable(text, "\t", file.name);
   return fromText(text, file.name.replace(/\.[^.]+$/, ""));
 }
 

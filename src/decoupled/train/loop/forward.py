@@ -109,7 +109,7 @@ def forward_pair(
     check_split(net.spec)
     split = net.spec.split
     keep = how.hidden or how.scores
-    query, passage = (_read_alone(net, side, batch, how) for side in ("query", "passage"))
+    query, passage = (read_alone(net, side, batch, how) for side in ("query", "passage"))
     query_BQD, passage_BPD = (repeated(side.after, side.repeat) for side in (query, passage))
     x_BTD, frame = net.join(query_BQD, batch.real[0], passage_BPD, batch.real[1], padded=True)
     frame.links_BB = batch.links
@@ -159,16 +159,7 @@ def _kept(first: Tensor, observed: list[Tensor], last: Tensor, how: Pass) -> tup
     return (*((first,) if how.input_states else ()), *observed[:-1], last)
 
 
-def forward_text(net: PairEncoder, batch: Batch) -> Tensor:
-    """`[B,T,D]` every row of the last layer, for a batch of pairs or of single texts (no passages)."""
-    sides: list[Side] = ["query", "passage"] if batch.passage_ids.shape[1] else ["query"]
-    states = [_read_alone(net, side, batch, Pass()).after for side in sides]
-    passage = states[1] if len(sides) > 1 else states[0][:, :0]
-    x_BTD, frame = net.join(states[0], batch.query_real, passage, batch.passage_real, padded=True)
-    return net.stack(x_BTD, frame, first=net.spec.split, query=states[0].shape[1])
-
-
-def _read_alone(net: PairEncoder, side: Side, batch: Batch, how: Pass) -> SideStates:
+def read_alone(net: PairEncoder, side: Side, batch: Batch, how: Pass) -> SideStates:
     """The input component over one side, up to where the cross component begins."""
     query = side == "query"
     ids, real = (
