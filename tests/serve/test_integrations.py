@@ -220,11 +220,11 @@ def test_retrievers_search_the_index_and_prune(engine, tmp_path):
 
     from decoupled.integrations import haystack, langchain, llama_index
 
-    hits = engine.search(QUESTION, 3)
+    hits = engine.search(QUESTION, 4)
     for prune in (None, "auto"):
-        chain = langchain.DecoupledRetriever(engine=engine, k=3, prune=prune).invoke(QUESTION)
-        nodes = llama_index.DecoupledRetriever(engine, 3, prune=prune).retrieve(QUESTION)
-        component = haystack.DecoupledRetriever(engine, top_k=3, prune=prune)
+        chain = langchain.DecoupledRetriever(engine=engine, k=4, prune=prune).invoke(QUESTION)
+        nodes = llama_index.DecoupledRetriever(engine, 4, prune=prune).retrieve(QUESTION)
+        component = haystack.DecoupledRetriever(engine, top_k=4, prune=prune)
         documents = component.run(QUESTION)["documents"]
         assert all(isinstance(document, LangChainDocument) for document in chain)
         ids = [document.id for document in chain]
@@ -232,6 +232,6 @@ def test_retrievers_search_the_index_and_prune(engine, tmp_path):
         assert ids == [hit.id for hit in hits][: len(ids)] and ids[0] == "stoker"
         assert [d.page_content for d in chain] == [d.content for d in documents]
         assert documents[0].score == nodes[0].score == hits[0].score
-        assert len(ids) == 3 if prune is None else len(ids) < 3
+        assert len(ids) == 4 if prune is None else len(ids) < 4
     again = haystack.DecoupledRetriever(**component.to_dict()["init_parameters"])
     assert again.run(QUESTION)["documents"][0].id == "stoker"

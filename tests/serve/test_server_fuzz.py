@@ -39,6 +39,7 @@ OPERATIONS = [
     "DELETE /v1/passages/{ident}",
     "GET /v1/passages/{ident}",
     "GET /v1/source/{ident}",
+    "PUT /v1/documents/{name}",
     "GET /v1/info",
     "GET /health",
     "GET /ready",

@@ -67,10 +67,7 @@ def adapt_recipe(
     history: Sequence[Mapping[str, Any]] | None = None,
     teachers: Sequence[TeacherName] = (),
 ) -> Recipe:
-    """The recipe `adapt` as suits this machine, with `changes` by dotted field name.
-
-    Rate and weights suit a model with this `history`: one only split learns most from its own states.
-    """
+    """The recipe `adapt` as suits this machine and a model with this `history`, with `changes` by name."""
     on_cpu = {"optimiser.batch": 4, "tokens": 160, "watch.log_every": 5}
     only_split = history is not None and not trained(history)
     own = {"optimiser.lr": ONLY_SPLIT} if only_split else {}

@@ -44,8 +44,10 @@ def routes(service: Service) -> APIRouter:
     """Routes that read a document, and that open the file of a passage where `Access.files` allows it."""
     router = APIRouter(tags=["decoupled"], responses=ERRORS)
     reading, most = asyncio.Lock(), service.limits.documents
+    raw = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    sent = {"requestBody": {"content": raw, "required": True}}
 
-    @router.put("/v1/documents/{name}", responses={200: {"model": Stored}})
+    @router.put("/v1/documents/{name}", responses={200: {"model": Stored}}, openapi_extra=sent)
     async def put_document(name: str, request: Request) -> Response:
         """Store the passages of a document, such as a PDF; the ending of its name says how it is read."""
         async with reading:  # one at a time: a reader may take much memory
