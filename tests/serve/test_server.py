@@ -684,3 +684,9 @@ def test_questions_to_try_come_from_headings():
 def test_info_names_the_index_and_offers_questions(client):
     facts = client.get("/v1/info").json()
     assert facts["name"] and not facts["name"].endswith(".idx") and "samples" in facts
+
+
+def test_json_is_counted_however_its_type_is_written(client):
+    deep = b'{"question":"x","where":%s' % (b'{"a":' * 100_000)
+    reply = client.post("/v1/ask", content=deep, headers={"content-type": "Application/JSON"})
+    assert reply.status_code == 422 and "limit depth is 64" in reply.json()["error"]

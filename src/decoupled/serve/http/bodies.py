@@ -103,10 +103,8 @@ class Bodies:
         if size.isdecimal():
             self._limits.check("body_bytes", "the size of the body", int(size))
         # A document is not JSON, and JSON that is not called so is not parsed.
-        body, outline = (
-            bytearray(),
-            Outline() if "json" in headers.get("content-type", "") else None,
-        )
+        body, named = bytearray(), headers.get("content-type", "").lower()
+        outline = Outline() if "json" in named else None
         held, refusal = 0, None
         try:
             async for part in self._parts(receive):
